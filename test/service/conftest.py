@@ -57,34 +57,50 @@ def mp4(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def running():
-    """A service with a video client that needs no Triton, and that client."""
-    from support.fake_video_client import service_with_videos
+def fakes(request):
+    """A service with fake clients. FAKES in a test's file has the options of service_with_fakes."""
+    from support.fake_clients import service_with_fakes
 
-    with service_with_videos() as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("triton_sam.service.videos.sessions.MOST_SECONDS", 0.02)
+        with service_with_fakes(**getattr(request.module, "FAKES", {})) as fakes:
+            yield fakes
+
+
+@pytest.fixture
+def running(fakes):
+    """That service. After the test, nothing waits or fails."""
+    yield fakes
+    fakes.reset()
 
 
 @pytest.fixture
 def http(running):
-    return running[0].http
+    return running.service.http
 
 
 @pytest.fixture
-def client(running):
-    client = running[1]
-    yield client
-    client.limit, client.failure = None, None
+def tracker(running):
+    return running.tracker
 
 
 @pytest.fixture
-def video(http, client, mp4):
+def video(http, mp4):
     """Path of an uploaded video; it is removed afterwards."""
     from support.running_service import upload
 
     path = f"/v1/videos/{upload(http, mp4)['id']}"
     yield path
     http.delete(path)
+
+
+@pytest.fixture(scope="module")
+def modules(chromium):
+    """The modules of the page."""
+    from support.running_browser import open_modules
+
+    with open_modules(chromium) as modules:
+        yield modules
 
 
 @pytest.fixture

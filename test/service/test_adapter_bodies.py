@@ -19,8 +19,6 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 from support import clip
-from support.fake_video_client import FakeVideoClient
-from support.fake_words import service_with_words
 from support.running_service import RunningService, running_service
 from support.tools import TOOLS, asked_of_label_studio, base64_of
 
@@ -90,14 +88,13 @@ def running(light_triton: Any) -> Iterator[RunningService]:
         yield running
 
 
+FAKES = {"words": True, "adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "max_videos": 100_000}
+
+
 @pytest.fixture(scope="module")
-def without_triton() -> Iterator[RunningService]:
+def without_triton(fakes: Any) -> RunningService:
     """A service that finds words and tracks videos."""
-    options: dict[str, Any] = {"adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "max_videos": 100_000}
-    client = FakeVideoClient()
-    client.most_objects = 1 << 20  # the fake counts by the number of the object, and X-AnyLabeling says 10000
-    with service_with_words(client, **options) as (running, _):
-        yield running
+    return fakes.service
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -17,12 +17,11 @@ pytest.importorskip("av")
 
 from support import clip
 from support.conditions import wait_until
-from support.fake_video_client import service_with_videos
+from support.fake_clients import service_with_fakes
 from support.tools import base64_of
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
-from triton_sam.service.videos import sessions
 
 COUNT = 5
 FRAMES = [base64_of(clip.png(index)) for index in range(COUNT)]
@@ -97,20 +96,7 @@ FOLLOW: dict[str, Callable[[httpx.Client, float, float], list[Box]]] = {
 """Follow the disc that begins at x, y through all frames, as each tool does it; return its box in each frame."""
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Any]:
-    options = {"adapters": TOOLS, "video_idle_seconds": 60, "max_video_frames": 8}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "MOST_SECONDS", 0.02)
-        with service_with_videos(**options) as (service, client):
-            client.most_objects = 1 << 20  # the fake counts by the number of the object, and X-AnyLabeling says 10000
-            yield service, client
-
-
-@pytest.fixture
-def http(running: Any) -> Iterator[httpx.Client]:
-    yield running[0].http
-    running[1].failure = None
+FAKES = {"adapters": TOOLS, "video_idle_seconds": 60, "max_video_frames": 8}
 
 
 def check(boxes: list[Box], x: float, y: float) -> None:
@@ -128,17 +114,17 @@ def test_users_follow_objects_and_do_not_disturb_each_other(http: httpx.Client, 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_failure_of_triton_is_told_and_the_next_call_works(running: Any, http: httpx.Client, tool: str) -> None:
-    running[1].failure = InferenceError("the GPU is gone")
+    running.tracker.failure = InferenceError("the GPU is gone")
     with pytest.raises(Refused, match="the GPU is gone") as caught:
         FOLLOW[tool](http, X, Y)
     assert caught.value.status == 502
-    running[1].failure = None
+    running.reset()
     check(FOLLOW[tool](http, X, Y), X, Y)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_too_many_videos_are_refused(running: Any, http: httpx.Client, tool: str) -> None:
-    budget = running[0].app.state.engine.budgets.videos
+    budget = running.service.app.state.engine.budgets.videos
     with ExitStack() as held:
         while budget.used < budget.limit:
             held.enter_context(budget.take())
@@ -149,8 +135,8 @@ def test_too_many_videos_are_refused(running: Any, http: httpx.Client, tool: str
 
 
 def test_what_nobody_uses_ends() -> None:
-    with service_with_videos(adapters=TOOLS, video_idle_seconds=0.3) as (service, client):
-        http, budgets = service.http, service.app.state.engine.budgets
+    with service_with_fakes(adapters=TOOLS, video_idle_seconds=0.3) as fakes:
+        http, budgets = fakes.service.http, fakes.service.app.state.engine.budgets
         begin = {"image": FRAMES[0], "shapes": [[X - 30, Y - 30, X + 30, Y + 30]], "states": []}
         states = post(http, CVAT, begin, headers=TRACKER)["states"]
         init = {"model": "sam2-video", "frames": FRAMES}
@@ -158,7 +144,7 @@ def test_what_nobody_uses_ends() -> None:
         frame = ("0.png", clip.png(0), "image/png")
         assert http.post("/sam/upload/", data={"dirname": "lost"}, files={"file": frame}).status_code == 200
         wait_until(lambda: (budgets.videos.used, budgets.video_bytes.used, budgets.video_masks.used) == (0, 0, 0))
-        assert all(video.is_closed for video in client.videos)
+        assert all(video.is_closed for video in fakes.tracker.videos)
         late = (
             (CVAT, {"image": FRAMES[1], "shapes": [], "states": states}),
             (f"{X_ANYLABELING}/prompt", {"model": "sam2-video", "session_id": session, "frame_index": 0}),
@@ -172,10 +158,10 @@ def test_what_nobody_uses_ends() -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_without_a_video_model_nothing_is_followed(tool: str) -> None:
-    with service_with_videos(tracks_videos=False, adapters=TOOLS) as (service, _):
-        assert "triton-sam-sam2-tracker" not in service.http.get("/api/functions").json()
+    with service_with_fakes(videos=False, adapters=TOOLS) as fakes:
+        assert "triton-sam-sam2-tracker" not in fakes.service.http.get("/api/functions").json()
         with pytest.raises(Refused) as caught:
-            FOLLOW[tool](service.http, X, Y)
+            FOLLOW[tool](fakes.service.http, X, Y)
         assert caught.value.status == 404
 
 
@@ -223,7 +209,7 @@ REFUSED_BODIES = (
 def test_requests_that_cannot_be_followed_take_no_place(running: Any, http: httpx.Client) -> None:
     begin = {"model": "sam2-video", "frames": FRAMES[:1]}
     session = post(http, f"{X_ANYLABELING}/init", begin)["data"]["session_id"]
-    budget = running[0].app.state.engine.budgets.videos
+    budget = running.service.app.state.engine.budgets.videos
     before = budget.used
     calls = [(CVAT, {"image": FRAMES[0], "shapes": [shape]}, 422, words) for shape, words in REFUSED_SHAPES]
     for path, members, status, words in [*calls, *REFUSED_BODIES]:

@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support import cvat_requests
-from support.fake_everything import shapes
-from support.fake_words import NOTHING, SCORES, service_with_words
+from support.fake_clients import NOTHING, SCORES, shapes
 from support.tools import TOOLS, asked_of_label_studio, brushed, geojson_mask, near, osam_mask
 
 from triton_sam.masks.rle import rle_to_mask
@@ -18,22 +17,13 @@ from triton_sam.service.adapters import roboflow_concepts
 from triton_sam.service.adapters.registry import ADAPTERS
 
 SHAPE = (600, 800)
-COUNT = min(len(shapes()), len(SCORES))
+COUNT = len(shapes())
 WHOLE_BOX = {"x": 1, "y": 1, "width": 9, "height": 9}
 CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"><Label value="Dog"/>
 <Label value="cat"/></BrushLabels><TextArea name="words" toName="image"/></View>"""
 
 
-@pytest.fixture(scope="module")
-def running():
-    with service_with_words(adapters=tuple(ADAPTERS), cvat_words=("dog", NOTHING)) as running:
-        yield running
-
-
-@pytest.fixture
-def http(running):
-    running[1].reset()
-    return running[0].http
+FAKES = {"words": True, "adapters": tuple(ADAPTERS), "cvat_words": ("dog", NOTHING)}
 
 
 def posted(http, path, body, **options):
@@ -48,7 +38,7 @@ def test_words_are_found_with_labels_and_scores(http, running, image64, name):
     path, body = tool.word_request(image64)
     answer = posted(http, path, body, headers=tool.word_headers)
     assert tool.word_answer(answer) == [("dog", score) for score in SCORES[:2]]
-    (query, *_) = running[1].asked[0]
+    (query, *_) = running.words.asked[0]
     assert query.texts in (("dog", NOTHING), ("dog",))
     assert query.threshold == (0.3 if name == "label-studio" else 0.7)
 
@@ -112,7 +102,7 @@ def test_words_that_cannot_be_searched(http, running, image64):
             path, body = "/sam/sam3/", {"b64img": image64, **members}
         answer = http.post(path, json=body)
         assert (answer.status_code, words in answer.text) == (status, True), (tool, members, answer.text)
-    assert running[1].asked == []
+    assert running.words.asked == []
 
 
 # --- what one tool has -----------------------------------------------------------------------------------------------
@@ -146,7 +136,7 @@ def test_roboflow_and_qupath_find_examples(http, running, image64):
     assert results[0]["echo"] == {"prompt_index": 0, "type": "visual", "text": None, "num_boxes": 1}
     boxes = {"positive_bboxes": [[1, 2, 3, 4]], "negative_bboxes": None}
     posted(http, "/sam/sam3/", {"type": "sam3", "b64img": image64, "text_prompt": "dog", **boxes})
-    asked = [(query.texts, query.boxes.tolist(), query.box_labels.tolist()) for query, _, _ in running[1].asked]
+    asked = [(query.texts, query.boxes.tolist(), query.box_labels.tolist()) for query, _, _ in running.words.asked]
     assert asked == [
         ((), [[10, 20, 40, 60]], [1]),
         (("dog",), [[1, 2, 800, 600]], [0]),
@@ -189,7 +179,7 @@ def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, i
     names = [each["value"]["brushlabels"][0] for each in predictions[0]["result"]]
     assert names == sorted(names, key=["Dog", "cat"].index)
     assert set(names) == {"Dog", "cat"}
-    assert [query.texts for query, _, _ in running[1].asked] == [("Dog", "cat")] * 2
+    assert [query.texts for query, _, _ in running.words.asked] == [("Dog", "cat")] * 2
     without = CONFIG.replace('<Label value="Dog"/>', "").replace('<Label value="cat"/>', "")
     assert posted(http, "/label-studio/predict", {**body, "label_config": without})["results"] == []
     region = {"type": "textarea", "value": {"text": ["dog, zebra"]}}  # a label in another case, and a word without one
@@ -202,7 +192,7 @@ def test_label_studio_finds_all_of_many_labels_and_refuses_too_many_words(http, 
     body = {**asked_of_label_studio(image64, config=many), "params": {}}
     found = posted(http, "/label-studio/predict", body)["results"][0]["result"]
     names = {each["value"]["brushlabels"][0] for each in found}
-    assert [len(query.texts) for query, _, _ in running[1].asked] == [64, 7]
+    assert [len(query.texts) for query, _, _ in running.words.asked] == [64, 7]
     assert {"Dog", "kind 69"} <= names
     region = {"type": "textarea", "value": {"text": [", ".join(map(str, range(65)))]}}
     answer = http.post("/label-studio/predict", json={**body, "params": {"context": {"result": [region]}}})

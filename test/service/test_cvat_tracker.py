@@ -6,13 +6,11 @@ import pytest
 pytest.importorskip("fastapi")
 from support import clip, cvat_requests
 from support.conditions import wait_until
-from support.fake_video_client import service_with_videos
 from support.tools import base64_of, filled_each, near
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
 from triton_sam.service.adapters.cvat_tracker import box_runs, mask_of_points
-from triton_sam.service.videos import sessions
 
 NAME = "triton-sam-sam2-tracker"
 X, Y = clip.START
@@ -20,24 +18,13 @@ SIZE = clip.WIDTH, clip.HEIGHT
 BOX = [X - 30, Y - 30, X + 30, Y + 30]
 
 
-@pytest.fixture(scope="module")
-def running():
-    options = {"video_idle_seconds": 60, "max_videos": 6}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "MOST_SECONDS", 0.02)
-        with service_with_videos(adapters=("cvat",), **options) as running:
-            yield running
-
-
-@pytest.fixture
-def http(running):
-    return running[0].http
+FAKES = {"adapters": ("cvat",), "video_idle_seconds": 60, "max_videos": 6}
 
 
 @pytest.fixture
 def fresh(running):
     """No session is left from another test."""
-    found = running[0].app.state.videos.sessions
+    found = running.service.app.state.videos.sessions
     for video in found._sessions.values():
         video.used = -1e9
     wait_until(lambda: len(found) == 0)
@@ -82,7 +69,7 @@ def test_the_requests_of_the_gateway_of_cvat(http):
     assert len(requests) == 4
 
 
-def test_many_objects_of_all_kinds(http, client):
+def test_many_objects_of_all_kinds(http, tracker):
     masks = [clip.disc(0, (x, Y)) for x in (60, 130, 190)]
     polygon = [
         value for angle in np.linspace(0, 6.2, 90) for value in (130 + 30 * np.cos(angle), Y + 30 * np.sin(angle))
@@ -98,14 +85,14 @@ def test_many_objects_of_all_kinds(http, client):
     assert [each and each["type"] for each in found] == ["mask", "polygon", "rectangle", "points", None]
     assert states[4] is None
     assert len({state.split("/")[1] for state in states[:4]}) == 1  # one session, so that a frame is encoded once
-    sessions = len(client.videos)
+    sessions = len(tracker.videos)
     found, states = tracked(http, 1, [], states[:4])
     moved = [clip.disc(1, (x, Y)) for x in (60, 130, 190)]
     assert np.array_equal(mask_of_points(found[0]["points"], SIZE), moved[0])
     assert near(filled_each([found[1]["points"]], moved[1].shape), moved[1], 2)
     assert found[2]["points"] == list(mask_to_box(moved[2]))
     assert found[3]["points"] == [X + 136.5, Y + 0.5]
-    assert len(client.videos) == sessions
+    assert len(tracker.videos) == sessions
 
 
 def test_objects_of_one_call_may_be_followed_one_after_the_other(http):
@@ -173,15 +160,15 @@ def test_a_state_that_is_not_known(http):
         assert "draw it in a frame" in answer.json()["error"]
 
 
-def test_a_failed_call_can_be_repeated(http, client):
+def test_a_failed_call_can_be_repeated(http, tracker):
     _, states = tracked(http, 0, [BOX])
-    client.failure = InferenceError("no luck")
+    tracker.failure = InferenceError("no luck")
     assert call(http, 1, [], states).status_code == 502
     assert call(http, 2, [], states).status_code == 502
-    client.failure = None
+    tracker.failure = None
     [box], _ = tracked(http, 2, [], states)
     assert box[0] == BOX[0] + 2 * clip.STEP
-    assert client.videos[-1].computed[-2:] == [1, 2]  # no frame is left out
+    assert tracker.videos[-1].computed[-2:] == [1, 2]  # no frame is left out
 
 
 def test_a_frame_of_another_size(http, images):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from triton_sam.client.session_image import SessionImage
-from triton_sam.errors import InferenceError
+from triton_sam.errors import ServerUnreachableError
 from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
 
@@ -18,12 +18,14 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 from support.conditions import wait_until
 from support.faulty_proxy import FaultyProxy
+from support.in_process import InProcess, made_up_triton
 from support.running_service import running_service
 from support.tools import base64_of
 
 from triton_sam.service.app import create_app
-from triton_sam.service.engine import Engine, Pair
+from triton_sam.service.engine import MODEL_HEADER, Engine
 from triton_sam.service.metrics import Metrics
+from triton_sam.service.problems import Problem, answer_headers
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.store import PER_IMAGE, ImageStore, LegacyEmbeddingIndex, StoredImage
 
@@ -87,23 +89,15 @@ def test_health_tells_that_triton_is_gone_and_that_it_is_back(service_triton):
 
 
 def test_an_answer_names_the_variant_that_stands_for_a_model(images):
-    """test/unit/service/test_engine_pair.py says which one it is."""
-    names = {"sam2.1_tiny": "sam2", "sam1": "sam1"}
-    pairs = {name: Pair(name, get_family(family), "1", keeps_images=False) for name, family in names.items()}
-    app = create_app(ServiceSettings(url="grpc://localhost:9", model="sam2", adapters=("osam",)))
-    app.state.engine._pairs = lambda: pairs
-
-    async def embed(image, pair):
-        raise InferenceError(f"by {pair.name}")
-
-    app.state.engine.embed = embed
     picture = (images / "shapes.jpg").read_bytes()
-    with TestClient(app, base_url="http://localhost") as http:
-        answer = http.post("/v1/images", files={"image": picture})
-        assert answer.headers["x-model"] == "sam2.1_tiny"
-        assert answer.json()["detail"].endswith("sam2.1_tiny")
+    with (
+        made_up_triton({"sam2.1_tiny": "sam2", "sam1": "sam1"}, []) as triton,
+        running_service(triton.url, adapters=("osam",)) as service,
+    ):
+        answer = service.http.post("/v1/images", files={"image": picture})
+        assert (answer.headers["x-model"], answer.json()["models"]) == ("sam2.1_tiny", ["sam2.1_tiny"])
         body = {"model": "sam:600m", "image": base64_of(picture)}
-        assert http.post("/api/generate", json=body).headers["x-model"] == "sam1"
+        assert service.http.post("/api/generate", json=body).headers["x-model"] == "sam1"
 
 
 def hang_up(server):
@@ -186,3 +180,82 @@ def test_only_a_server_with_all_models_of_concepts_finds_them(monkeypatch):
     assert finds([*models, *concepts]) == {"sam2": False, "sam3": True}
     assert finds([*models, *concepts[1:]]) == {"sam2": False, "sam3": False}
     assert finds([*models[:1], *models[2:], *concepts]) == {"sam2": False, "sam3": False}  # no session model
+
+
+# --- which model pair answers a caller: the one that it names, or else one that stands for it ------------------------
+
+
+def server(pairs):
+    return InProcess(lambda model, inputs, wanted: {}, pairs)
+
+
+def asked(serves, name, default="sam2"):
+    """Ask an engine for a pair; return the name of the pair, and the name that the answer tells."""
+
+    async def ask():
+        headers = {}
+        answer_headers.set(headers)
+        engine = Engine(ServiceSettings(url=triton.url, model=default), Metrics())
+        try:
+            return (await engine.pair(name)).name, headers.get(MODEL_HEADER)
+        finally:
+            await engine.stop()
+
+    with server(serves) as triton:
+        return asyncio.run(ask())
+
+
+VARIANTS = {"sam1": "sam1", "sam2.1_large": "sam2", "sam2.1_tiny": "sam2"}
+BOTH = {"sam2": "sam2", "sam2.1_tiny": "sam2", "sam1": "sam1"}
+ANSWERS = {
+    "named": (BOTH, "sam1", "sam2", ("sam1", None)),
+    "a named variant": (BOTH, "sam2.1_tiny", "sam2", ("sam2.1_tiny", None)),
+    "the default": (BOTH, None, "sam2.1_tiny", ("sam2.1_tiny", None)),
+    "an empty name": (BOTH, "", "sam2", ("sam2", None)),
+    "a variant of the named family": (VARIANTS, "sam2", "sam1", ("sam2.1_large", "sam2.1_large")),
+    "a variant with another name": ({"mine": "sam2"}, "sam2", "sam1", ("mine", "mine")),
+    "a variant of the default family": (VARIANTS, None, "sam2", ("sam2.1_large", "sam2.1_large")),
+    "the first pair for a default that is not served": (VARIANTS, None, "sam3", ("sam1", "sam1")),
+    "the same for an empty name": (VARIANTS, "", "sam3", ("sam1", "sam1")),
+}
+"""What Triton serves, the name and the default, and the pair with the name that the answer tells."""
+
+
+@pytest.mark.parametrize(("serves", "name", "default", "answers"), ANSWERS.values(), ids=ANSWERS)
+def test_the_pair_of_a_caller(serves, name, default, answers):
+    assert asked(serves, name, default) == answers
+
+
+def test_a_named_model_that_is_not_served_is_unknown_whatever_the_default_is():
+    with pytest.raises(Problem) as caught:
+        asked(VARIANTS, "sam3" + "x" * 200, "sam1")
+    assert (caught.value.status_code, caught.value.code) == (404, "unknown_model")
+    words = f"there is no model {('sam3' + 'x' * 200)[:80]!r}: choose one of sam1, sam2.1_large, sam2.1_tiny"
+    assert caught.value.detail == words
+
+
+def test_a_triton_without_models_says_why():
+    with pytest.raises(ServerUnreachableError, match="has no models ready: wait while it loads"):
+        asked({}, None)
+
+
+def test_a_model_that_was_loaded_since_the_last_look_is_found_and_known_ones_cost_no_look():
+    looks = []
+
+    async def story(triton):
+        engine = Engine(ServiceSettings(url=triton.url), Metrics())
+        look = engine.look
+        engine.look = lambda: (looks.append(1), look())[1]
+        try:
+            assert (await engine.pair("sam1")).name == "sam1"
+            assert not (await engine.pair("sam1")).keeps_images
+            assert len(looks) == 1
+            triton.add_pair("sam2", "sam2")
+            triton.add_session_model("sam2")
+            assert (await engine.pair("sam2")).keeps_images
+            assert len(looks) == 2
+        finally:
+            await engine.stop()
+
+    with server({"sam1": "sam1"}) as triton:
+        asyncio.run(story(triton))

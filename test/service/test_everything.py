@@ -12,7 +12,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
-from support.fake_everything import POINTS_EACH, service_with_everything, shapes
+from support.fake_clients import POINTS_EACH, service_with_fakes, shapes
 from support.running_service import events_of, problem
 
 from triton_sam import Cleanup
@@ -24,30 +24,21 @@ from triton_sam.service.everything import EverythingRequest
 EVENTS = {"Accept": "text/event-stream"}
 
 
-@pytest.fixture(scope="module")
-def running():
-    with service_with_everything(max_searches=2) as running:
-        yield running
-
-
-@pytest.fixture
-def http(running):
-    return running[0].http
+FAKES = {"max_searches": 2}
 
 
 @pytest.fixture
 def finder(running):
-    yield running[1]
-    running[1].reset()
+    return running.finder
 
 
 @pytest.fixture(scope="module")
-def path(running, images):
-    return f"/v1/images/{running[0].upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
+def path(fakes, images):
+    return f"/v1/images/{fakes.service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
 
 
 def searches(running):
-    return running[0].app.state.engine.budgets.searches.used
+    return running.service.app.state.engine.budgets.searches.used
 
 
 def listen(http, path, **body):
@@ -165,7 +156,7 @@ def test_the_search_ends_with_the_connection(running, path, finder):
     finder.limit = 1
     steps, closed = finder.steps, finder.closed
     with (
-        httpx.Client(base_url=running[0].url, timeout=120) as other,
+        httpx.Client(base_url=running.service.url, timeout=120) as other,
         other.stream("POST", path, json={}, headers=EVENTS) as answer,
     ):
         next(events_of(answer.iter_lines()))
@@ -174,12 +165,12 @@ def test_the_search_ends_with_the_connection(running, path, finder):
 
 
 def test_a_search_is_cancelled_by_its_session_id(running, http, path, finder):
-    """That of the document; the events of a search that its reader cancels are in test_page_everything.py."""
+    """That of the document; the events of a search that its reader cancels are in test_page_searches.py."""
     finder.limit = 1
     closed, answers = finder.closed, []
 
     def search():
-        with httpx.Client(base_url=running[0].url, timeout=120) as other:
+        with httpx.Client(base_url=running.service.url, timeout=120) as other:
             answers.append(other.post(path, json={"session_id": "mine"}))
 
     thread = threading.Thread(target=search)
@@ -193,7 +184,8 @@ def test_a_search_is_cancelled_by_its_session_id(running, http, path, finder):
 
 
 def test_a_search_takes_no_longer_than_it_may(images):
-    with service_with_everything(search_seconds=0.3) as (service, finder):
+    with service_with_fakes(search_seconds=0.3) as fakes:
+        service, finder = fakes.service, fakes.finder
         finder.limit = 1
         path = f"/v1/images/{service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
         assert problem(service.http.post(path, json={}), 504)["code"] == "timeout"
@@ -202,7 +194,8 @@ def test_a_search_takes_no_longer_than_it_may(images):
 
 
 def test_the_service_stops_while_it_searches(images):
-    with service_with_everything() as (service, finder):
+    with service_with_fakes() as fakes:
+        service, finder = fakes.service, fakes.finder
         finder.limit = 1
         path = f"/v1/images/{service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
         with service.http.stream("POST", path, json={}, headers=EVENTS) as answer:
@@ -214,7 +207,7 @@ def test_the_service_stops_while_it_searches(images):
 
 
 def test_a_server_without_it_is_named(http, path, running, monkeypatch):
-    engine = running[0].app.state.engine
+    engine = running.service.app.state.engine
     pair = engine.state.pairs["sam2"]
     monkeypatch.setitem(engine.state.pairs, "sam2", type(pair)(pair.name, pair.family, pair.version, False))
     assert problem(http.post(path, json={}), 404)["code"] == "no_everything"

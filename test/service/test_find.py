@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
-from support.fake_everything import shapes
-from support.fake_words import NOTHING, SCORES, service_with_words
+from support.fake_clients import NOTHING, SCORES, shapes
 from support.running_service import problem
 
 from triton_sam.errors import ModelNotReadyError
@@ -21,22 +20,12 @@ SAM3 = {"model": "sam3"}
 BOX = [10, 10, 50, 60]
 
 
-@pytest.fixture(scope="module")
-def running():
-    with service_with_words(max_searches=2) as running:
-        yield running
-
-
-@pytest.fixture
-def http(running):
-    return running[0].http
+FAKES = {"words": True, "max_searches": 2}
 
 
 @pytest.fixture
 def client(running):
-    running[1].reset()
-    yield running[1]
-    running[1].reset()
+    return running.words
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +34,20 @@ def content(images):
 
 
 @pytest.fixture(scope="module")
-def path(running, content):
-    return f"/v1/images/{running[0].upload(content, model='sam3')['id']}/find"
+def path(fakes, content):
+    return f"/v1/images/{fakes.service.upload(content, model='sam3')['id']}/find"
 
 
 def searches(running):
-    return running[0].app.state.engine.budgets.searches.used
+    return running.service.app.state.engine.budgets.searches.used
 
 
 def test_all_instances_of_a_word(http, path, client):
     answer = http.post(path, json={"text": "dog", "threshold": 0.1, **SAM3}).json()
     masks = shapes()
     assert (answer["width"], answer["height"], answer["model"]) == (800, 600, "sam3")
-    assert [each["score"] for each in answer["objects"]] == list(SCORES[: len(masks)])
-    for each, mask in zip(answer["objects"], masks, strict=False):
+    assert [each["score"] for each in answer["objects"]] == list(SCORES)
+    for each, mask in zip(answer["objects"], masks, strict=True):
         np.testing.assert_array_equal(rle_to_mask(each["rle"]), mask)
         rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
         left, top, width, height = columns[0], rows[0], np.ptp(columns) + 1, np.ptp(rows) + 1
@@ -87,7 +76,7 @@ def test_the_request_reaches_the_client(http, path, client):
 
 
 def test_an_image_that_is_not_encoded_is_sent_once(running, http, path, client, content):
-    engine = running[0].app.state.engine
+    engine = running.service.app.state.engine
     engine.images.get(path.split("/")[3]).embeddings.clear()
     for _ in range(2):
         http.post(path, json={"text": "dog", **SAM3})
@@ -97,7 +86,7 @@ def test_an_image_that_is_not_encoded_is_sent_once(running, http, path, client, 
 
 
 def test_boxes_of_another_image(http, path, client, running, images):
-    other = running[0].upload((images / "coffee.jpg").read_bytes())["id"]
+    other = running.service.upload((images / "coffee.jpg").read_bytes())["id"]
     answer = http.post(path, json={"boxes": [BOX], "example_image": other, **SAM3})
     assert {each["label"] for each in answer.json()["objects"]} == {""}
     assert client.asked[-1][2].remote.content == (images / "coffee.jpg").read_bytes()
@@ -169,7 +158,9 @@ def test_a_search_is_cancelled_by_its_name_and_frees_its_place(running, http, pa
     answers = []
     body = {"text": "dog", "session_id": "mine", **SAM3}
     threads = [
-        threading.Thread(target=lambda: answers.append(httpx.post(f"{running[0].url}{path}", json=body, timeout=120)))
+        threading.Thread(
+            target=lambda: answers.append(httpx.post(f"{running.service.url}{path}", json=body, timeout=120))
+        )
         for _ in range(2)
     ]
     for thread in threads:

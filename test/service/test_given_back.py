@@ -30,9 +30,7 @@ pytest.importorskip("zarr")
 from support import clip
 from support.conditions import PATIENCE, wait_until
 from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
-from support.fake_everything import FakeFinder
-from support.fake_video_client import FakeVideo, FakeVideoClient
-from support.fake_words import FakeWords, held
+from support.fake_clients import FakeFinder, FakeVideo, FakeVideoClient, FakeWords, held
 from support.large_images import draw, write_tiff
 from support.running_service import NOBODY, made_up_models
 from support.session_requests import colored
@@ -57,7 +55,6 @@ class FailingVideoClient(FakeVideoClient):
     def __init__(self, dice: Dice) -> None:
         super().__init__()
         self.dice = dice
-        self.most_objects = 1 << 20
 
     async def open(self, source, *, every=1):
         await self.dice.wait()

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +19,22 @@ pytest.importorskip("fastapi")
 pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
+import zarr
 from support.large_images import draw, write_tiff, write_zarr
-from support.running_service import problem, running_service
+from support.running_service import NOBODY, problem, running_service
+from support.session_requests import encoded
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
+from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError
 from triton_sam.masks import rle_to_mask
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.tiles import LargeImageClient, open_large_image
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
 
 HOUSE = (1510, 905, 1700, 1300)
-NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +67,13 @@ def large(service_triton, folder: Path):
         yield running
 
 
+def ids_of(service) -> dict[str, str]:
+    return {each["name"]: each["id"] for each in service.http.get("/v1/large").json()["images"]}
+
+
 @pytest.fixture(scope="module")
 def ids(large) -> dict[str, str]:
-    return {each["name"]: each["id"] for each in large.http.get("/v1/large").json()["images"]}
+    return ids_of(large)
 
 
 def test_the_list_has_no_image_from_outside(ids: dict[str, str]) -> None:
@@ -187,7 +196,7 @@ def test_wrong_prompts_are_problems(large, ids: dict[str, str]) -> None:
 
 
 def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder: Path) -> None:
-    with running_service(NOWHERE, large_images=str(folder), max_megapixels=0.4, token="open sesame") as running:
+    with running_service(NOBODY, large_images=str(folder), max_megapixels=0.4, token="open sesame") as running:
         assert running.http.get("/large").status_code == 200
         problem(running.http.get("/v1/large"), 401)
         problem(running.http.get(f"/v1/large/{'0' * 32}/levels/0/tiles/0/0"), 401)
@@ -204,7 +213,7 @@ def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder: Path) ->
 
 def test_a_file_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
     write_tiff(tmp_path / "a.tif", draw([], (300, 200)), levels=1)
-    with running_service(NOWHERE, large_images=str(tmp_path)) as running:
+    with running_service(NOBODY, large_images=str(tmp_path)) as running:
         (image,) = running.http.get("/v1/large").json()["images"]
         assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 300
         write_tiff(tmp_path / "new.tif", draw([], (400, 200)), levels=1)
@@ -218,3 +227,79 @@ def test_without_the_option_there_is_nothing(service) -> None:
     assert service.http.get("/large").status_code == 404
     assert service.http.get("/v1/large").status_code == 404
     assert 'href="large" hidden' in service.http.get("/").text
+
+
+# --- embeddings that lie beside large images: clicks need no encode, and stale ones are refused ----------------------
+
+TILED = (1300, 700)
+REGIONS = [[0, 0, 896, 700], [640, 0, 1300, 700]]
+
+
+@pytest.fixture(scope="module")
+def embedded(service_triton, tmp_path_factory: pytest.TempPathFactory):
+    """A service, and its folder: a slide with the embeddings of its two tiles, and a link to embeddings outside."""
+    base = tmp_path_factory.mktemp("large")
+    inside = base / "inside"
+    inside.mkdir()
+    slide = write_tiff(inside / "slide.tif", draw([(260, 205, 600, 500), (1000, 300, 1100, 420)], TILED), levels=2)
+    assert main(["large", str(slide), "--precompute", "-q", "--url", service_triton.grpc_url]) == 0
+    shutil.copy(slide, inside / "link.tif")
+    shutil.copytree(inside / "slide.tif.sam2.embeddings.zarr", base / "outside.zarr")
+    (inside / "link.tif.sam2.embeddings.zarr").symlink_to(base / "outside.zarr")
+    with running_service(service_triton.grpc_url, large_images=str(inside)) as running:
+        yield running, inside
+
+
+def click(embedded, name: str, *point: int, **options: Any) -> Any:
+    service, _ = embedded
+    body = {"points": [point], "format": "rle", **options}
+    return service.http.post(f"/v1/large/{ids_of(service)[name]}/segment", json=body)
+
+
+@pytest.mark.slow
+def test_clicks_need_no_encoder(embedded, service_triton) -> None:
+    service, folder = embedded
+    assert list(ids_of(service)) == ["link.tif", "slide.tif"], "embeddings are no images"
+    transport = Transport(parse_url(service_triton.http_url))
+    before = encoded(transport)
+    found = [click(embedded, "slide.tif", x, 350).json()["masks"][0] for x in (400, 1050, 450)]
+    assert [each["region"] for each in found] == [*REGIONS, REGIONS[0]]
+    assert encoded(transport) == before
+    with open_large_image(folder / "slide.tif") as image, SAM2TritonClient(service_triton.http_url) as client:
+        wanted = LargeImageClient(client, image).segment([[400, 350]], view=tuple(REGIONS[0]))[0]
+    np.testing.assert_array_equal(rle_to_mask(found[0]["rle"]), wanted.mask)
+    assert found[0]["score"] == pytest.approx(wanted.score, abs=1e-5)
+    assert click(embedded, "slide.tif", 400, 350, scale=4).json()["masks"][0]["region"] == [0, 0, *TILED]
+    transport.close()
+
+
+def test_embeddings_from_outside_are_refused(embedded) -> None:
+    answer = click(embedded, "link.tif", 400, 350)
+    assert answer.status_code == 422
+    assert "link that leads out of the folder" in answer.json()["detail"]
+
+
+def test_stale_embeddings_are_refused(embedded) -> None:
+    """The folder is replaced meanwhile, as a user does it, and the service notices both faults and the repair."""
+    _, folder = embedded
+    path = folder / "slide.tif.sam2.embeddings.zarr"
+    good = shutil.copytree(path, folder.parent / "good.zarr")
+    root = zarr.open_group(path, mode="r+")
+    own = dict(root.attrs["triton_sam"])
+
+    def replaced(group: str, **attributes: Any) -> None:
+        shutil.rmtree(path)
+        shutil.copytree(good, path)
+        zarr.open_group(path, mode="r+")[group].attrs.update(attributes) if group else root.attrs.update(attributes)
+
+    replaced("", triton_sam={**own, "weights": "0" * 32})
+    answer = click(embedded, "slide.tif", 400, 350)
+    assert (answer.status_code, answer.json()["code"]) == (422, "stale_embeddings")
+    assert "other weights" in answer.json()["detail"]
+    replaced("features/0", triton_sam_pixels="0" * 32)
+    answer = click(embedded, "slide.tif", 400, 350)
+    assert answer.status_code == 422
+    assert "does not fit slide.tif: the pixels of tile 0" in answer.json()["detail"]
+    assert click(embedded, "slide.tif", 1050, 350).status_code == 200
+    shutil.rmtree(path)
+    assert click(embedded, "slide.tif", 400, 350).json()["masks"][0]["region"] == [0, 0, 1024, 700]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 
 from support import clip
-from support.fake_video_client import FakeVideoClient
-from support.fake_words import service_with_words
 from support.running_browser import (
     ASIDE,
     CANVAS_FITS,
@@ -28,7 +26,6 @@ from support.running_browser import (
     open_page,
     segmented,
 )
-from support.running_service import RunningService
 
 pytestmark = pytest.mark.slow
 
@@ -36,11 +33,7 @@ SMALL, LOW = {"width": 900, "height": 600}, {"width": 360, "height": 390}
 """A small window, and a phone whose keyboard is open."""
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[RunningService]:
-    """A service that finds everything and words, and tracks videos, without a Triton."""
-    with service_with_words(FakeVideoClient()) as (running, _):
-        yield running
+FAKES = {"words": True}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +74,7 @@ def video(page: Page, path: Path, images: Path) -> None:
 @pytest.mark.parametrize("mode", [everything, words, video])
 def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
     browser: Any,
-    service: RunningService,
+    fakes: Any,
     images: Path,
     path: Path,
     mode: Callable[[Page, Path, Path], None],
@@ -89,7 +82,7 @@ def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
 ) -> None:
     is_phone = NARROW in views
     options = {"color_scheme": "light" if is_phone else "dark", "has_touch": is_phone, "is_mobile": is_phone}
-    with open_page(browser, service.url, viewport=views[0], **options) as page:
+    with open_page(browser, fakes.service.url, viewport=views[0], **options) as page:
         page.uncheck("#hover")  # which asks a Triton
         mode(page, path, images)
         for view in views:

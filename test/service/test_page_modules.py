@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ pytest.importorskip("playwright.sync_api")
 pytest.importorskip("skimage")
 
 from skimage import measure
-from support.running_browser import Chromium, Modules, open_modules
+from support.running_browser import Modules
 from support.tools import filled
 
 from triton_sam.masks import mask_to_box
@@ -29,12 +28,6 @@ CENTRES = """(path, width, height) => {
   return Array.from({ length: height }, (_, y) => Array.from({ length: width }, (_, x) => Number(inside(x, y))));
 }"""
 """A function that returns which pixels have their centre inside a path."""
-
-
-@pytest.fixture(scope="module")
-def modules(chromium: Chromium) -> Iterator[Modules]:
-    with open_modules(chromium) as modules:
-        yield modules
 
 
 def masks(seed: int, count: int = 120, largest: int = 24) -> list[BoolArray]:

@@ -7,7 +7,6 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api")
 
-from support.running_browser import Chromium, Modules, open_modules
+from support.running_browser import Modules
 from support.tools import filled_each
 
 from triton_sam.masks.rle import mask_to_rle
@@ -35,12 +34,6 @@ UNZIP = f"""async (text, {{ unzip }}) => {{ {BYTES}
 READ_COCO = """(text, { readCoco }) => {
   try { return Object.fromEntries(readCoco(text)); } catch (problem) { return problem.message; } }"""
 NAMES = ("a.jpg", "images/1/grün.png", "数.txt", "x" * 300, "project.json", "empty", "deep/er/b")
-
-
-@pytest.fixture(scope="module")
-def modules(chromium: Chromium) -> Iterator[Modules]:
-    with open_modules(chromium) as modules:
-        yield modules
 
 
 def text_of(content: bytes) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,11 @@ import pytest
 
 pytest.importorskip("playwright.sync_api")
 
-from support.running_browser import Chromium, Modules, open_modules
+from support.running_browser import Modules
 
 KEPT_STEPS = 50
 """Steps of the history that a stored state holds, see static/scene.js."""
 STEPS = ("begin", "point", "box", "label", "duplicate", "move", "remove", "undo", "redo", "view", "store")
-
-
-@pytest.fixture(scope="module")
-def modules(chromium: Chromium) -> Iterator[Modules]:
-    with open_modules(chromium) as modules:
-        yield modules
 
 
 def walks(seed: int, count: int = 40, length: int = 60) -> list[list[list[Any]]]:

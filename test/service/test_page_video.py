@@ -11,7 +11,7 @@ from support import clip
 pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
-from support.fake_video_client import let_go_on, propagation_of, service_with_videos
+from support.fake_clients import let_go_on, propagation_of
 from support.running_browser import covered, go_to, open_clip, open_page, segmented, shown, track
 
 FRAMES = 40
@@ -22,33 +22,12 @@ def path(tmp_path_factory):
     return clip.write_clip(tmp_path_factory.mktemp("clip") / "clip.mp4", FRAMES)
 
 
-@pytest.fixture(scope="module")
-def running():
-    with service_with_videos() as running:
-        yield running
-
-
 @pytest.fixture
-def client(running):
-    client = running[1]
-    yield client
-    client.seconds, client.limit, client.failure = 0.0, None, None
-
-
-@pytest.fixture
-def page(browser, running, client, path):
+def page(browser, running, path):
     """A page with the clip open."""
-    with open_page(browser, running[0].url) as page:
+    with open_page(browser, running.service.url) as page:
         open_clip(page, path)
         yield page
-
-
-@pytest.fixture
-def no_encoder(running, monkeypatch):
-    async def embed(*_):
-        """There is no encoder."""
-
-    monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
 
 
 def test_a_click_is_tracked_drawn_and_saved(page):
@@ -117,7 +96,7 @@ def test_frames_by_keys_buttons_the_slider_and_playing(page):
 
 
 @pytest.mark.slow
-def test_several_objects_a_box_and_points_in_two_frames(page, client):
+def test_several_objects_a_box_and_points_in_two_frames(page, tracker):
     page.click(*clip.START)
     page.page.keyboard.press("n")
     page.page.mouse.move(*page.at(180, 150))
@@ -137,7 +116,7 @@ def test_several_objects_a_box_and_points_in_two_frames(page, client):
     page.page.keyboard.up("Alt")
     page.click(200, 170)
     segmented(page)
-    prompts = client.videos[-1].prompts
+    prompts = tracker.videos[-1].prompts
     wait_until(lambda: len(prompts[2][5]["points"]) == 3)
     assert prompts[2][5]["labels"] == [0, 0, 1]
     assert prompts[2][0]["box"] == pytest.approx([180, 150, 240, 200], abs=2)
@@ -154,26 +133,26 @@ def test_several_objects_a_box_and_points_in_two_frames(page, client):
 
 
 @pytest.mark.slow
-def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_gets_it_again(page, running, client):
+def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_gets_it_again(page, running, tracker):
     page.click(*clip.START)
     page.click(70, 120)
     segmented(page)
-    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 2)
+    wait_until(lambda: len(tracker.videos[-1].prompts[1][0]["points"]) == 2)
     page.page.keyboard.press("Control+z")
-    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 1)
+    wait_until(lambda: len(tracker.videos[-1].prompts[1][0]["points"]) == 1)
     page.page.keyboard.press("Control+z")
-    wait_until(lambda: not client.videos[-1].prompts)
+    wait_until(lambda: not tracker.videos[-1].prompts)
     assert page.facts() == []
     page.page.keyboard.press("Control+Shift+z")
-    wait_until(lambda: client.videos[-1].prompts)
+    wait_until(lambda: tracker.videos[-1].prompts)
     segmented(page)
 
     before = page.page.evaluate("tritonSam.video.info.id")
-    running[0].http.delete(f"/v1/videos/{before}")
-    sessions = len(client.videos)
+    running.service.http.delete(f"/v1/videos/{before}")
+    sessions = len(tracker.videos)
     page.click(70, 125)
-    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
-    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 2)
+    wait_until(lambda: len(tracker.videos) > sessions and tracker.videos[-1].prompts)
+    wait_until(lambda: len(tracker.videos[-1].prompts[1][0]["points"]) == 2)
     page.wait("document.getElementById('busy').hidden")
     assert page.page.evaluate("tritonSam.video.info.id") != before
     assert page.page.is_hidden("#banner")
@@ -181,57 +160,56 @@ def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_get
 
     segmented(page)
     track(page)
-    sessions = len(client.videos)
-    running[0].http.delete(f"/v1/videos/{page.page.evaluate('tritonSam.video.info.id')}")
+    sessions = len(tracker.videos)
+    running.service.http.delete(f"/v1/videos/{page.page.evaluate('tritonSam.video.info.id')}")
     page.click(70, 130)
-    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
+    wait_until(lambda: len(tracker.videos) > sessions and tracker.videos[-1].prompts)
     page.wait("document.getElementById('banner').textContent.includes('track again')")
     assert covered(page) == [[0, 0], [FRAMES - 1, FRAMES - 1]]  # as in downloads: the frames with a prompt
     page.faults.clear()  # the browser reports the 404
 
 
-def test_tracking_is_stopped_corrected_and_goes_on(page, running, client):
+def test_tracking_is_stopped_corrected_and_goes_on(page, running, tracker):
     page.click(*clip.START)
     segmented(page)
-    client.seconds, client.limit = 0.08, FRAMES - 4
+    tracker.seconds, tracker.limit = 0.08, FRAMES - 4
     page.page.keyboard.press("t")
     page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 4")  # live: the page shows the frames that come
     assert page.page.is_visible("#track-stop")
     assert page.page.is_hidden("#track-forward")
     page.wait("document.getElementById('track-info').textContent.includes('frames/s')")
     path = page.page.evaluate("tritonSam.video.info.id")
-    with let_go_on(client, propagation_of(running[0], path)):
+    with let_go_on(tracker, propagation_of(running.service, path)):
         page.page.click("#track-stop")
     page.wait("!tritonSam.video.isTracking")
     (first, last), *others = covered(page)
     assert (first, others) == (0, [])
     assert 4 <= last < FRAMES - 1
-    at_rest = len(client.videos[-1].computed)
+    at_rest = len(tracker.videos[-1].computed)
     go_to(page, 3)
-    client.seconds = 0.0
+    tracker.seconds = 0.0
     page.click(100, 130)
     segmented(page)
     track(page)
-    assert client.videos[-1].computed[at_rest] == 3
+    assert tracker.videos[-1].computed[at_rest] == 3
     assert covered(page) == [[0, FRAMES - 1]]
 
-    client.limit = FRAMES - 4
-    at_rest = len(client.videos[-1].computed)
+    tracker.limit = FRAMES - 4
+    at_rest = len(tracker.videos[-1].computed)
     go_to(page, 0)
     page.page.click("#track-forward")
     page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
     page.page.evaluate("tritonSam.video.goTo(1)")
     page.wait("tritonSam.scene.frame === 1")
-    with let_go_on(client, propagation_of(running[0], path)):
+    with let_go_on(tracker, propagation_of(running.service, path)):
         page.click(70, 130)
     page.wait("!tritonSam.video.isTracking")
-    wait_until(lambda: 1 in client.videos[-1].prompts[1])
-    assert len(client.videos[-1].computed) - at_rest < FRAMES
+    wait_until(lambda: 1 in tracker.videos[-1].prompts[1])
+    assert len(tracker.videos[-1].computed) - at_rest < FRAMES
     assert page.page.is_hidden("#banner")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_encoder")
 def test_images_and_videos_take_turns_and_forget_each_other(page, running, images, path, tmp_path):
     page.click(*clip.START)
     segmented(page)
@@ -240,7 +218,7 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     wait_until(lambda: page.page.is_hidden("#timeline"))
     assert page.page.is_visible("#edit")
     assert page.facts() == []
-    wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
+    wait_until(lambda: running.service.http.get(f"/v1/videos/{video}").status_code == 404)
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video")
     page.page.set_input_files("#file", broken)
@@ -257,4 +235,4 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     open_clip(page, path)
     video = page.page.evaluate("tritonSam.video.info.id")
     page.page.goto("about:blank")  # a page that closes forgets its video
-    wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
+    wait_until(lambda: running.service.http.get(f"/v1/videos/{video}").status_code == 404)

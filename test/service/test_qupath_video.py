@@ -10,9 +10,7 @@ import pytest
 pytest.importorskip("fastapi")
 from support import clip
 from support.conditions import wait_until
-from support.fake_everything import shapes
-from support.fake_video_client import FakeVideoClient, service_with_videos
-from support.fake_words import service_with_words
+from support.fake_clients import service_with_fakes, shapes
 from support.tools import base64_of, geojson_mask, near
 
 from triton_sam.masks import mask_to_box
@@ -22,16 +20,13 @@ X, Y = clip.START
 POINT = {"obj_id": 0, "point_coords": [[X, Y]], "point_labels": [1]}
 
 
-@pytest.fixture(scope="module")
-def running():
-    with service_with_videos(adapters=("qupath",), max_videos=3, max_video_frames=12, video_idle_seconds=60) as running:
-        yield running
-
-
-@pytest.fixture
-def http(running):
-    yield running[0].http
-    running[1].failure = None
+FAKES = {
+    "words": True,
+    "adapters": ("qupath", "x-anylabeling"),
+    "max_videos": 3,
+    "max_video_frames": 12,
+    "video_idle_seconds": 60,
+}
 
 
 def send(http, name, numbers):
@@ -53,7 +48,7 @@ def follow(http, path="video", status=200, **members):
 
 
 def places(running):
-    budgets = running[0].app.state.engine.budgets
+    budgets = running.service.app.state.engine.budgets
     return budgets.videos.used, budgets.video_bytes.used
 
 
@@ -76,7 +71,7 @@ def test_a_stack_of_images_in_base64(running, http):
     assert [(each["geometry"]["plane"]["z"], each["properties"]["object_idx"]) for each in found] == [
         *((frame, number) for frame in (2, 3, 4) for number in (0, 7))
     ]
-    assert running[1].videos[-1].prompts[8][2]["box"] == boxed["bbox"]
+    assert running.tracker.videos[-1].prompts[8][2]["box"] == boxed["bbox"]
     wait_until(lambda: places(running) == (0, 0))
 
 
@@ -101,53 +96,43 @@ def test_too_many_folders_and_frames_are_refused(running, http):
 
 
 @pytest.fixture(scope="module")
-def finding():
-    with service_with_words(FakeVideoClient(), adapters=("qupath", "x-anylabeling")) as (service, client):
-        yield service, client
-
-
-@pytest.fixture(scope="module")
 def scene(images):
     return base64.b64encode((images / "shapes.jpg").read_bytes()).decode()
 
 
-def test_words_are_followed_through_a_series(finding, scene):
+def test_words_are_followed_through_a_series(http, running, scene):
     objs = {"0": [{"obj_id": 3, "text": "cell", "boxes_xywh": [[10, 20, 30, 40]], "box_labels": [1]}]}
-    found = follow(finding[0].http, "sam3video", type="sam3", b64imgs=[scene] * 3, objs=objs)
+    found = follow(http, "sam3video", type="sam3", b64imgs=[scene] * 3, objs=objs)
     count = len(found) // 3
     assert [each["geometry"]["plane"]["t"] for each in found] == sorted([0, 1, 2] * count)
     assert {each["properties"]["object_idx"] for each in found} == {3}
     for each, mask in zip(found[:count], shapes(), strict=False):
         assert near(geojson_mask(each, mask.shape), mask)
-    query, image, _ = finding[1].asked[-1]
+    query, image, _ = running.words.asked[-1]
     assert query.texts == ("cell",)
     assert query.boxes.tolist() == [[10, 20, 40, 60]]
     assert image == base64.b64decode(scene)
 
 
-def test_words_in_a_later_frame_find_new_objects_only(finding, scene):
+def test_words_in_a_later_frame_find_new_objects_only(http, scene):
     """The same objects are found again in frame 1, where the tracker knows them."""
-    first = follow(finding[0].http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}]})
-    both = follow(
-        finding[0].http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}], "1": [{"text": "cell"}]}
-    )
+    first = follow(http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}]})
+    both = follow(http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}], "1": [{"text": "cell"}]})
     assert len(both) == len(first)
-    other = follow(
-        finding[0].http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}], "1": [{"text": "dog"}]}
-    )
+    other = follow(http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}], "1": [{"text": "dog"}]})
     assert len(other) > len(first)
-    assert follow(finding[0].http, "sam3video", b64imgs=[scene], objs={"0": [{"text": "nothing"}]}) == []
+    assert follow(http, "sam3video", b64imgs=[scene], objs={"0": [{"text": "nothing"}]}) == []
 
 
-def test_x_anylabeling_follows_words(finding, scene):
+def test_x_anylabeling_follows_words(http, scene):
     root = "/x-anylabeling/v1/video"
 
     def post(path, body):
-        answer = finding[0].http.post(f"{root}/{path}", json={"model": "sam2-video", **body})
+        answer = http.post(f"{root}/{path}", json={"model": "sam2-video", **body})
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
 
-    models = finding[0].http.get("/x-anylabeling/v1/models").json()["data"]
+    models = http.get("/x-anylabeling/v1/models").json()["data"]
     assert "edit_text" in {widget["name"] for widget in models["sam2-video"]["widgets"]}
     assert "sam3-video" not in models
     session = post("init", {"frames": [scene] * 2})["session_id"]
@@ -159,7 +144,7 @@ def test_x_anylabeling_follows_words(finding, scene):
     x1, y1, x2, y2 = mask_to_box(shapes()[0])
     across, down = np.transpose(found[0]["points"])
     assert np.allclose([across.min(), down.min(), across.max(), down.max()], [x1, y1, x2, y2], atol=2)
-    followed = finding[0].http.post(f"{root}/propagate/stream", json={"model": "sam2-video", "session_id": session})
+    followed = http.post(f"{root}/propagate/stream", json={"model": "sam2-video", "session_id": session})
     results = json.loads(followed.text.strip().rpartition("data: ")[2])["results"]
     assert [(each["label"], each["group_id"]) for each in results["1"]["masks"]] == [("cell", 1), ("cell", 2)]
     again = post("prompt", {**prompt, "text_prompt": "dog"})["masks"]
@@ -168,7 +153,7 @@ def test_x_anylabeling_follows_words(finding, scene):
 
 
 def test_a_frame_that_is_sent_again_counts_once():
-    with service_with_videos(adapters=("qupath",), max_video=3000, video_bytes=3000) as (service, _):
+    with service_with_fakes(adapters=("qupath",), max_video=3000, video_bytes=3000) as fakes:
         for number in range(10):
             frame = ("file", ("0.png", clip.png(number), "image/png"))
-            assert service.http.post("/sam/upload/", data={"dirname": "d"}, files=[frame]).status_code == 200
+            assert fakes.service.http.post("/sam/upload/", data={"dirname": "d"}, files=[frame]).status_code == 200

@@ -26,11 +26,6 @@ NO_EMBEDDINGS = "model: this file is damaged, or holds no image embeddings: send
 
 
 @pytest.fixture(scope="module")
-def picture(images):
-    return (images / "shapes.jpg").read_bytes()
-
-
-@pytest.fixture(scope="module")
 def expected(service_triton, picture):
     """Embeddings, and the mask at (200, 180), as the Python client gives them."""
     with SAM2TritonClient(service_triton.http_url, embeddings="client") as client:

@@ -16,7 +16,7 @@ from support import clip
 pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
-from support.fake_video_client import let_go_on, propagation_of, service_with_videos
+from support.fake_clients import let_go_on, propagation_of, service_with_fakes
 from support.running_service import POINT, events_of, problem, track, upload, used
 
 from triton_sam._common.bundle import checkout
@@ -30,7 +30,7 @@ def test_tracking_sends_each_frame_progress_and_the_end(http, running, video):
     problem(http.post(f"{video}/propagate", json={}), 422)
     http.post(f"{video}/prompts", json=POINT)
     problem(http.post(f"{video}/propagate", json={"start": 24}), 422)
-    before = running[0].metric("triton_sam_service_tracked_frames_total")
+    before = running.service.metric("triton_sam_service_tracked_frames_total")
     found = track(http, video)
     frames = [data for name, data in found if name == "frame"]
     assert [data["frame"] for data in frames] == list(range(24))
@@ -40,13 +40,13 @@ def test_tracking_sends_each_frame_progress_and_the_end(http, running, video):
     last = [data for name, data in found if name == "progress"][-1]
     assert (last["done"], last["total"], last["seconds_left"]) == (24, 24, 0)
     assert http.get(video).json()["tracked"] == [[0, 23]]
-    assert running[0].metric("triton_sam_service_tracked_frames_total") == before + 24
+    assert running.service.metric("triton_sam_service_tracked_frames_total") == before + 24
     back = track(http, video, start=10, count=3, reverse=True, format="polygons")
     assert [data["frame"] for name, data in back if name == "frame"] == [10, 9, 8]
     assert "polygons" in back[0][1]["objects"][0]
 
 
-def test_every_third_frame(http, client, mp4):
+def test_every_third_frame(http, tracker, mp4):
     info = http.post("/v1/videos", files={"video": mp4}, params={"every": 3}).json()
     path = f"/v1/videos/{info['id']}"
     http.post(f"{path}/prompts", json=POINT)
@@ -57,117 +57,117 @@ def test_every_third_frame(http, client, mp4):
     http.delete(path)
 
 
-def test_cancel_stops_after_one_more_frame(http, running, client, video):
+def test_cancel_stops_after_one_more_frame(http, running, tracker, video):
     http.post(f"{video}/prompts", json=POINT)
-    client.limit = 1
+    tracker.limit = 1
     with http.stream("POST", f"{video}/propagate", json={}) as answer:
         found = events_of(answer.iter_lines())
         assert next(found)[0] == "frame"
         conflict = http.post(f"{video}/prompts", json=POINT)
         assert problem(conflict, 409)["code"] == "tracking"
         problem(http.post(f"{video}/propagate", json={}), 409)
-        with let_go_on(client, propagation_of(running[0], video)):
+        with let_go_on(tracker, propagation_of(running.service, video)):
             assert http.post(f"{video}/cancel").json() == {"cancelled": True}
         assert http.get(video).json()["is_tracking"] is False
         rest = list(found)
     assert rest[-1][0] == "done"
     assert rest[-1][1]["cancelled"] is True
-    assert client.videos[-1].computed == [0, 1]
+    assert tracker.videos[-1].computed == [0, 1]
     assert http.post(f"{video}/cancel").json() == {"cancelled": False}
     assert http.post(f"{video}/prompts", json=POINT).status_code == 200  # correct, and go on
     assert track(http, video, start=20)[-1] == ("done", {"frames": 4, "cancelled": False})
 
 
-def test_a_client_that_hangs_up_stops_the_tracking(http, running, client, video):
+def test_a_client_that_hangs_up_stops_the_tracking(http, running, tracker, video):
     http.post(f"{video}/prompts", json=POINT)
-    client.limit = 1
+    tracker.limit = 1
     with (
         httpx.Client(base_url=http.base_url, timeout=120) as other,
         other.stream("POST", f"{video}/propagate", json={}) as answer,
     ):
         assert next(events_of(answer.iter_lines()))[0] == "frame"
-    with let_go_on(client, propagation_of(running[0], video)):
+    with let_go_on(tracker, propagation_of(running.service, video)):
         wait_until(lambda: not http.get(video).json()["is_tracking"])
-    assert client.videos[-1].computed == [0, 1]
-    assert used(running[0], "tracks") == 0
+    assert tracker.videos[-1].computed == [0, 1]
+    assert used(running.service, "tracks") == 0
 
 
-def test_deleting_a_video_stops_it_and_closes_its_session(http, running, client, mp4):
+def test_deleting_a_video_stops_it_and_closes_its_session(http, running, tracker, mp4):
     path = f"/v1/videos/{upload(http, mp4)['id']}"
     http.post(f"{path}/prompts", json=POINT)
-    client.limit = 1
+    tracker.limit = 1
     with http.stream("POST", f"{path}/propagate", json={}) as answer:
         found = events_of(answer.iter_lines())
         next(found)
-        with let_go_on(client, propagation_of(running[0], path)):
+        with let_go_on(tracker, propagation_of(running.service, path)):
             assert http.delete(path).status_code == 204
         name, data = list(found)[-1]  # the reader is still there, and hears why there is no more
         assert (name, data["status"], data["code"]) == ("error", 404, "unknown_video")
-    assert client.videos[-1].is_closed
-    assert client.videos[-1].computed == [0, 1]
+    assert tracker.videos[-1].is_closed
+    assert tracker.videos[-1].computed == [0, 1]
 
 
-def test_a_failure_in_the_middle_is_an_event(http, client, video):
+def test_a_failure_in_the_middle_is_an_event(http, tracker, video):
     http.post(f"{video}/prompts", json=POINT)
-    client.failure = ServerUnreachableError("nothing answers at grpc://localhost:9")
+    tracker.failure = ServerUnreachableError("nothing answers at grpc://localhost:9")
     name, data = track(http, video)[-1]
     assert name == "error"
     assert (data["status"], data["detail"]) == (503, "nothing answers at grpc://localhost:9")
-    client.failure = ZeroDivisionError("secret")
+    tracker.failure = ZeroDivisionError("secret")
     name, data = track(http, video)[-1]
     assert (name, data["status"]) == ("error", 500)
     assert "secret" not in data["detail"]
-    client.failure = None
+    tracker.failure = None
     assert track(http, video)[-1][1]["frames"] == 24
 
 
 def test_only_some_videos_are_tracked_at_a_time(mp4):
-    with service_with_videos(max_tracks=1) as (service, client):
-        http, client.limit = service.http, 1
+    with service_with_fakes(max_tracks=1) as fakes:
+        http, fakes.tracker.limit = fakes.service.http, 1
         first, second = (f"/v1/videos/{upload(http, mp4)['id']}" for _ in range(2))
         for path in (first, second):
             http.post(f"{path}/prompts", json=POINT)
         with http.stream("POST", f"{first}/propagate", json={}) as answer:
             next(events_of(answer.iter_lines()))
             assert problem(http.post(f"{second}/propagate", json={}), 503)["code"] == "busy"
-            with let_go_on(client, propagation_of(service, first)):
+            with let_go_on(fakes.tracker, propagation_of(fakes.service, first)):
                 http.post(f"{first}/cancel")
         assert track(http, second)[-1][0] == "done"
 
 
 def test_masks_have_a_budget(mp4):
-    with service_with_videos(video_mask_bytes=8000) as (service, _):
-        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
-        service.http.post(f"{path}/prompts", json=POINT)
-        name, data = track(service.http, path)[-1]
+    with service_with_fakes(video_mask_bytes=8000) as fakes:
+        path = f"/v1/videos/{upload(fakes.service.http, mp4)['id']}"
+        fakes.service.http.post(f"{path}/prompts", json=POINT)
+        name, data = track(fakes.service.http, path)[-1]
         assert (name, data["status"]) == ("error", 503)
-        assert 1 < len(service.app.state.videos.get(path.rsplit("/", 1)[1]).tracking.records) < 24
-        service.http.delete(path)
-        assert used(service, "video_masks") == 0
+        assert 1 < len(fakes.service.app.state.videos.get(path.rsplit("/", 1)[1]).tracking.records) < 24
+        fakes.service.http.delete(path)
+        assert used(fakes.service, "video_masks") == 0
 
 
 def test_the_service_stops_while_it_tracks(mp4):
-    with service_with_videos() as (service, client):
-        client.limit = 1
-        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
-        service.http.post(f"{path}/prompts", json=POINT)
+    with service_with_fakes() as fakes:
+        fakes.tracker.limit = 1
+        path = f"/v1/videos/{upload(fakes.service.http, mp4)['id']}"
+        fakes.service.http.post(f"{path}/prompts", json=POINT)
         found = []
 
         def read():
-            with httpx.Client(base_url=service.url, timeout=120) as other:
+            with httpx.Client(base_url=fakes.service.url, timeout=120) as other:
                 found.extend(track(other, path))
 
         reader = threading.Thread(target=read)
         reader.start()
-        wait_until(lambda: client.videos[-1].computed)
-        folder = service.app.state.videos._folder.path
-        service.app.state.videos.refuse()
-        client.limit = None
+        wait_until(lambda: fakes.tracker.videos[-1].computed)
+        folder = fakes.service.app.state.videos._folder.path
+        fakes.service.app.state.videos.refuse()
+        fakes.tracker.limit = None
         reader.join()
         assert found[-1][1]["cancelled"] is True
-        problem(service.http.post("/v1/videos", files={"video": mp4}), 503)
+        problem(fakes.service.http.post("/v1/videos", files={"video": mp4}), 503)
     assert not folder.exists()
-    assert client.videos[-1].is_closed
+    assert fakes.tracker.videos[-1].is_closed
 
 
 # --- downloads -------------------------------------------------------------------------------------------------------
@@ -198,41 +198,38 @@ def test_downloads(http, video):
     problem(http.get(f"{video}/masks", params={"format": "gif"}), 422)
 
 
-def test_ids_that_a_label_map_cannot_hold(mp4):
-    with service_with_videos() as (service, client):
-        client.most_objects = 1000
-        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
-        service.http.post(f"{path}/prompts", json={**POINT, "object_id": 256})
-        assert "1..255" in problem(service.http.get(f"{path}/masks", params={"format": "png"}), 422)["detail"]
-        assert service.http.get(f"{path}/masks", params={"format": "rle"}).json()["object_id"] == 256
+def test_ids_that_a_label_map_cannot_hold(http, video):
+    http.post(f"{video}/prompts", json={**POINT, "object_id": 256})
+    assert "1..255" in problem(http.get(f"{video}/masks", params={"format": "png"}), 422)["detail"]
+    assert http.get(f"{video}/masks", params={"format": "rle"}).json()["object_id"] == 256
 
 
 def test_files_of_downloads_do_not_stay(http, running, video):
     http.post(f"{video}/prompts", json=POINT)
-    folder = running[0].app.state.videos.get(video.rsplit("/", 1)[1]).room.folder
+    folder = running.service.app.state.videos.get(video.rsplit("/", 1)[1]).room.folder
     for span, status in ((None, 200), ("bytes=0-3", 206), ("bytes=9999999-", 416), ("nonsense", 400)):
         headers = {} if span is None else {"Range": span}
         assert http.get(f"{video}/masks", params={"format": "rle"}, headers=headers).status_code == status
         wait_until(lambda: [path.name for path in folder.iterdir()] == ["video"])
-    assert used(running[0], "video_bytes") == (folder / "video").stat().st_size
+    assert used(running.service, "video_bytes") == (folder / "video").stat().st_size
 
 
 def test_downloads_count_as_bytes_of_videos(mp4):
-    with service_with_videos(max_video=len(mp4) + 1000, video_bytes=len(mp4) + 1000) as (service, _):
-        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
-        service.http.post(f"{path}/prompts", json=POINT)
-        assert service.http.get(f"{path}/masks", params={"format": "rle"}).status_code == 200
-        track(service.http, path)
-        answer = service.http.get(f"{path}/masks", params={"format": "overlay"})
+    with service_with_fakes(max_video=len(mp4) + 1000, video_bytes=len(mp4) + 1000) as fakes:
+        path = f"/v1/videos/{upload(fakes.service.http, mp4)['id']}"
+        fakes.service.http.post(f"{path}/prompts", json=POINT)
+        assert fakes.service.http.get(f"{path}/masks", params={"format": "rle"}).status_code == 200
+        track(fakes.service.http, path)
+        answer = fakes.service.http.get(f"{path}/masks", params={"format": "overlay"})
         assert "bytes of videos" in problem(answer, 503)["detail"]
-        folder = service.app.state.videos.get(path.rsplit("/", 1)[1]).room.folder
+        folder = fakes.service.app.state.videos.get(path.rsplit("/", 1)[1]).room.folder
         assert [each.name for each in folder.iterdir()] == ["video"]
 
 
-def test_the_lines_of_the_documentation_work(running, client, mp4, tmp_path):
+def test_the_lines_of_the_documentation_work(running, tracker, mp4, tmp_path):
     text = (checkout() / "docs/reference/rest.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "v1/videos" in block]
-    script = block.replace("localhost:5000", running[0].url).replace("curl -s", "curl -sSf")
+    script = block.replace("localhost:5000", running.service.url).replace("curl -s", "curl -sSf")
     (tmp_path / "clip.mp4").write_bytes(mp4)
     done = subprocess.run(
         ["bash", "-c", f"set -eo pipefail\n{script}"], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -16,7 +16,7 @@ from support import clip
 pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
-from support.fake_video_client import service_with_videos
+from support.fake_clients import service_with_fakes
 from support.running_service import POINT, problem, upload, used
 
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
@@ -51,16 +51,16 @@ def test_a_video_is_described_shown_and_forgotten(http, running, mp4):
     small = Image.open(io.BytesIO(http.get(f"{path}/frames/3", params={"width": 96}).content))
     assert small.size == (96, 72)
     problem(http.get(f"{path}/frames/24"), 404)
-    folder = running[0].app.state.videos.get(info["id"]).room.folder
+    folder = running.service.app.state.videos.get(info["id"]).room.folder
     assert folder.exists()
     assert http.delete(path).status_code == 204
     assert not folder.exists()
     assert problem(http.get(path), 404)["code"] == "unknown_video"
     problem(http.delete(path), 404)
-    assert (used(running[0], "videos"), used(running[0], "video_bytes")) == (0, 0)
+    assert (used(running.service, "videos"), used(running.service, "video_bytes")) == (0, 0)
 
 
-def test_frames_as_images(http, client):
+def test_frames_as_images(http, tracker):
     files = [("frames", (f"{index}.png", clip.png(index))) for index in range(5)]
     info = http.post("/v1/videos", files=files).json()
     assert (info["num_frames"], info["fps"], info["width"]) == (5, 25.0, 320)
@@ -68,7 +68,7 @@ def test_frames_as_images(http, client):
     shown = np.asarray(Image.open(io.BytesIO(http.get(f"{path}/frames/4").content)), int)
     assert np.abs(shown - np.asarray(clip.image(4), int)).mean() < 4
     assert http.post(f"{path}/prompts", json=POINT).status_code == 200
-    assert client.videos[-1].source.frame(2).content == clip.png(2)
+    assert tracker.videos[-1].source.frame(2).content == clip.png(2)
     http.delete(path)
 
 
@@ -89,7 +89,7 @@ def test_bad_uploads(http, running):
         detail = problem(http.post("/v1/videos", files=files), status)["detail"]
         assert words in detail
         assert "triton-sam-videos" not in detail
-        assert used(running[0], "videos") == 0
+        assert used(running.service, "videos") == 0
 
 
 def test_bad_bodies(http):
@@ -110,10 +110,10 @@ def test_frames_of_two_sizes_are_refused(http):
 
 
 def test_limits_of_uploads(mp4):
-    with service_with_videos(
+    with service_with_fakes(
         max_video=100_000, max_videos=1, max_video_frames=24, max_megapixels=0.08, video_idle_seconds=0.4
-    ) as (service, _):
-        http = service.http
+    ) as fakes:
+        http = fakes.service.http
         problem(http.post("/v1/videos", files={"video": bytes(200_000)}), 413)
         info = upload(http, mp4)
         refused = http.post("/v1/videos", files={"video": mp4})
@@ -129,30 +129,30 @@ def test_limits_of_uploads(mp4):
 
 
 def test_the_disk_is_a_budget(mp4):
-    with service_with_videos(max_video=len(mp4) + 1000, video_bytes=2 * len(mp4)) as (service, _):
-        upload(service.http, mp4)
-        assert problem(service.http.post("/v1/videos", files={"video": mp4}), 503)["code"] == "busy"
-        assert used(service, "video_bytes") == len(mp4)
+    with service_with_fakes(max_video=len(mp4) + 1000, video_bytes=2 * len(mp4)) as fakes:
+        upload(fakes.service.http, mp4)
+        assert problem(fakes.service.http.post("/v1/videos", files={"video": mp4}), 503)["code"] == "busy"
+        assert used(fakes.service, "video_bytes") == len(mp4)
 
 
 def test_without_a_video_model(mp4):
-    with service_with_videos(tracks_videos=False) as (service, _):
-        answer = problem(service.http.post("/v1/videos", files={"video": mp4}), 404)
+    with service_with_fakes(videos=False) as fakes:
+        answer = problem(fakes.service.http.post("/v1/videos", files={"video": mp4}), 404)
         assert answer["code"] == "no_video_model"
         assert "triton-sam setup sam2 base_plus --video" in answer["detail"]
-        assert [model["tracks_videos"] for model in service.http.get("/v1/models").json()["models"]] == [False]
+        assert [model["tracks_videos"] for model in fakes.service.http.get("/v1/models").json()["models"]] == [False]
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
-def test_prompts_reach_the_client_and_answer_with_masks(http, client, video):
+def test_prompts_reach_the_client_and_answer_with_masks(http, tracker, video):
     answer = http.post(f"{video}/prompts", json={**POINT, "points": [[60, 120], [5, 5]], "labels": [1, 0]}).json()
     (found,) = answer["objects"]
     np.testing.assert_array_equal(rle_to_mask(found["rle"]), clip.disc(0))
     assert (answer["frame"], found["object_id"], found["area"]) == (0, 1, clip.disc(0).sum())
     assert found["bbox"] == [30, 90, 61, 61]
-    fake = client.videos[-1]
+    fake = tracker.videos[-1]
     assert fake.prompts[1][0] == {
         "points": [[60, 120], [5, 5]],
         "labels": [1, 0],
@@ -186,7 +186,7 @@ BAD_PROMPTS = (
     ({"frame": 0, "object_id": 1}, "give points, a box or a mask"),
     ({"frame": 0, "object_id": 1, "points": [[1, 1]], "labels": [1, 0]}, "one label for each point"),
     ({"frame": 0, "object_id": 0, "points": [[1, 1]]}, "object_id"),
-    ({"frame": 0, "object_id": 65, "points": [[1, 1]]}, "max_objects"),
+    ({"frame": 0, "object_id": 2, "points": [[1, 1]]}, "max_objects"),
     ({"frame": 0, "object_id": 1, "points": [[1, 1]], "mask_rle": {"size": [240, 320], "counts": "0"}}, "alone"),
     ({"frame": 0, "object_id": 1, "mask_rle": {"size": [100000, 100000], "counts": "0"}}, "[240, 320]"),
     ({"frame": 0, "object_id": 1, "mask_rle": {"size": [240, 320], "counts": "!"}}, ""),
@@ -195,7 +195,8 @@ BAD_PROMPTS = (
 )
 
 
-def test_bad_prompts_leave_the_video_alive(http, video):
+def test_bad_prompts_leave_the_video_alive(http, tracker, video):
+    tracker.most_objects = 1
     for body, words in BAD_PROMPTS:
         assert words in problem(http.post(f"{video}/prompts", json=body), 422)["detail"]
         assert http.post(f"{video}/prompts", json=POINT).status_code == 200

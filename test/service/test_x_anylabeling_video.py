@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support import clip
-from support.fake_video_client import let_go_on, propagation_of, service_with_videos
+from support.fake_clients import let_go_on, propagation_of
 from support.tools import base64_of, filled_each, near
 
 COUNT = 6
@@ -17,17 +17,13 @@ MODEL = "sam2-video"
 ROOT = "/x-anylabeling/v1/video"
 
 
-@pytest.fixture(scope="module")
-def running():
-    with service_with_videos(adapters=("x-anylabeling",), max_videos=3, max_video_frames=8) as running:
-        running[1].most_objects = 1 << 20  # the fake counts by the number of the object, and X-AnyLabeling says 10000
-        yield running
+FAKES = {"adapters": ("x-anylabeling",), "max_videos": 3, "max_video_frames": 8}
 
 
 @pytest.fixture
 def post(running):
     def post(path, body, status=200):
-        answer = running[0].http.post(f"{ROOT}/{path}", json={"model": MODEL, **body})
+        answer = running.service.http.post(f"{ROOT}/{path}", json={"model": MODEL, **body})
         assert answer.status_code == status, answer.text
         told = answer.json()
         assert told["success"] is (status == 200)
@@ -40,8 +36,8 @@ def post(running):
 def session(running, post):
     name = post("init", {"frames": FRAMES})["session_id"]
     yield name
-    running[1].limit, running[1].failure = None, None
-    running[0].http.post(f"{ROOT}/cleanup/{name}", params={"model": MODEL})
+    running.reset()
+    running.service.http.post(f"{ROOT}/cleanup/{name}", params={"model": MODEL})
 
 
 def click(session, points=(SHARES,), frame=0, labels=None, **members):
@@ -59,7 +55,7 @@ def click(session, points=(SHARES,), frame=0, labels=None, **members):
 def streamed(running, session, **members):
     """The events of a way through the frames, read as X-AnyLabeling reads them."""
     body = {"session_id": session, "model": MODEL, **members}
-    with running[0].http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
+    with running.service.http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
         assert answer.status_code == 200
         lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
     return [json.loads(line[6:]) for line in lines]
@@ -76,11 +72,11 @@ def check_disc(shapes, frame, label="AUTOLABEL_OBJECT", group=10001):
 
 
 def test_the_list_of_models_names_a_video_model(running):
-    models = running[0].http.get("/x-anylabeling/v1/models").json()["data"]
+    models = running.service.http.get("/x-anylabeling/v1/models").json()["data"]
     assert models["sam2"]["batch_processing_mode"] is None
     assert models[MODEL]["batch_processing_mode"] == "video"
     assert {"button_add_point", "button_clear"} <= {widget["name"] for widget in models[MODEL]["widgets"]}
-    info = running[0].http.get(f"/x-anylabeling/v1/models/{MODEL}/info").json()["data"]
+    info = running.service.http.get(f"/x-anylabeling/v1/models/{MODEL}/info").json()["data"]
     assert info == {"model_id": MODEL, **models[MODEL]}
 
 
@@ -88,7 +84,7 @@ def test_a_click_is_followed_through_the_frames(running, post, session):
     found = post("prompt", click(session))
     assert (found["frame_index"], found["num_objects"]) == (0, 1)
     check_disc(found["masks"], 0)
-    assert running[1].videos[-1].prompts[10001][0]["points"] == [[X, Y]]
+    assert running.tracker.videos[-1].prompts[10001][0]["points"] == [[X, Y]]
     first, *progress, _ = streamed(running, session, start_frame=0)  # test_adapter_videos.py checks the masks
     assert first == {"type": "started", "total_frames": COUNT, "start_frame_index": 0}
     assert [each["current_frame"] for each in progress] == list(range(COUNT))
@@ -98,10 +94,10 @@ def test_a_click_is_followed_through_the_frames(running, post, session):
 def test_a_prompt_after_tracking_begins_a_new_object(running, post, session):
     post("prompt", click(session))
     post("prompt", click(session, frame=1))  # still the same object
-    assert sorted(running[1].videos[-1].prompts[10001]) == [0, 1]
+    assert sorted(running.tracker.videos[-1].prompts[10001]) == [0, 1]
     streamed(running, session)
     post("prompt", click(session, frame=3))
-    assert sorted(running[1].videos[-1].prompts[10001]) == [3]
+    assert sorted(running.tracker.videos[-1].prompts[10001]) == [3]
     *_, last = streamed(running, session, start_frame=3)
     assert sorted(last["results"]) == ["3", "4", "5"]
     check_disc(last["results"]["4"]["masks"], 1)  # the disc of a fake session starts at the click
@@ -119,18 +115,18 @@ def test_frames_have_the_numbers_of_the_tool(running, post):
     post("prompt", click(name, frame=11))
     body = {"session_id": name, "start_frame": 12, "end_frame": 11}
     assert "before" in post("propagate/stream", body, 422)["message"]
-    assert running[0].http.post(f"{ROOT}/cleanup/{name}?model={MODEL}").json()["success"]
+    assert running.service.http.post(f"{ROOT}/cleanup/{name}?model={MODEL}").json()["success"]
     assert post("prompt", click(name), 404)["code"] == "SESSION_NOT_FOUND"
 
 
 def test_a_stream_ends_when_its_session_does(running, post, session):
-    running[1].limit = 1
+    running.tracker.limit = 1
     post("prompt", click(session))
     body = {"session_id": session, "model": MODEL}
-    with running[0].http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
+    with running.service.http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
-        with let_go_on(running[1], propagation_of(running[0], session)):
+        with let_go_on(running.tracker, propagation_of(running.service, session)):
             post(f"cleanup/{session}", {})
         rest = [line for line in lines if line]
     assert json.loads(rest[-1][6:])["type"] in ("error", "completed")

@@ -1,4 +1,4 @@
-"""The page in Chromium searches for words on a real Triton. test_page_words.py tests its requests and its display."""
+"""The page in Chromium searches for words on a real Triton. test_page_searches.py tests what it shows."""
 
 import json
 from pathlib import Path

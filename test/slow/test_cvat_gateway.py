@@ -13,9 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from support import clip, cvat_requests
-from support.fake_everything import shapes
-from support.fake_video_client import service_with_videos
-from support.fake_words import service_with_words
+from support.fake_clients import service_with_fakes, shapes
 from support.running_service import running_service
 from support.tools import AWAY, BOX, CLICK
 from support.uv_environment import make_environment, run_script
@@ -98,8 +96,8 @@ def test_tracker(python, tmp_path):
     if "supported_shape_types" not in views:  # older versions have rectangles alone
         drawn = [box]
     calls = [[name, {"frame": 0, "shapes": drawn}], *([name, {"frame": n, "states": "last"}] for n in (1, 2))]
-    with service_with_videos(adapters=("cvat",)) as (service, _):
-        known = run_gateway(python, service.url, frames, calls, [], "127.0.0.1")
+    with service_with_fakes(adapters=("cvat",)) as fakes:
+        known = run_gateway(python, fakes.service.url, frames, calls, [], "127.0.0.1")
     for frame, answer in enumerate(known["answers"]):
         rectangle, *others = answer["shapes"]
         expected = [float(value) for value in mask_to_box(clip.disc(frame)) or ()]
@@ -112,9 +110,9 @@ def test_tracker(python, tmp_path):
 
 def test_words(python, images):
     """A detector by words has its words as labels."""
-    with service_with_words(adapters=("cvat",), cvat_words=("dog", "cat")) as (service, _):
+    with service_with_fakes(words=True, adapters=("cvat",), cvat_words=("dog", "cat")) as fakes:
         call = ["triton-sam-sam3-words", {"frame": 0, "threshold": 0.7}]
-        known = run_gateway(python, service.url, [images / "shapes.jpg"], [call], ["dog", "cat"], "127.0.0.1")
+        known = run_gateway(python, fakes.service.url, [images / "shapes.jpg"], [call], ["dog", "cat"], "127.0.0.1")
     [found] = known["answers"]
     detected = found["shapes"] if isinstance(found, dict) else found
     assert len(detected) == 4

@@ -156,7 +156,7 @@ def brushed(result: dict[str, Any]) -> BoolArray:
 Json = Any
 X1, Y1, X2, Y2 = BOX
 WORDS = "dog, nothing"
-"""Words of which a search finds only the first one, see support/fake_words.py."""
+"""Words of which a search finds only the first one, see support/fake_clients.py."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ NEEDED = {
     "deploy": ("pytriton", "yaml"),
     "tiles": ("tifffile", "zarr"),
     "verify": ("onnx", "onnxruntime", "torch", "sam2"),
+    "service": ("fastapi", "av", "hypothesis", "playwright", "schemathesis", "tifffile", "zarr"),
 }
 """Packages of extras without which the tests of a folder are skipped."""
 
@@ -132,6 +133,12 @@ def scale_only(tmp_path):
 
     write_model(tmp_path / "models", "scale", scale_graph(), SCALE_CONFIG)
     return tmp_path / "models"
+
+
+@pytest.fixture
+def anyio_backend():
+    """The event loop of tests that are coroutines, which have the mark `anyio`."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.family_configs import write_family
 from support.nginx_proxy import answering, free_ports
+from support.tiny_models import write_family
 
 from triton_sam._common.bundle import bundled, checkout
 

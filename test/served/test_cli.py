@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.commands import error_of
-from support.family_configs import write_family
+from support.tiny_models import write_family
 
 from triton_sam import Cleanup, SAM2TritonClient, __version__
 from triton_sam._common.bundle import bundled

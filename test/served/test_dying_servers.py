@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from support.conditions import wait_until
-from support.exposition import Scrape
+from support.custom_metrics import Scrape
 from support.processes import kill_model
 from support.session_requests import serve
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.exposition import Growth, Scrape
+from support.custom_metrics import Growth, Scrape
 from support.session_requests import CLIENTS, click_together, serve, upload_and_click
 from support.toy_server import CALLS, CONFIGURED
 

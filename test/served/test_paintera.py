@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import settled, wait_until
-from support.exposition import Growth
+from support.custom_metrics import Growth
 from tritonclient import grpc
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.family_configs import config_text, write_family
-from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
+from support.tiny_models import SCALE_CONFIG, config_text, scale_graph, write_family, write_model
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.family_configs import config_text, write_family
+from support.tiny_models import config_text, write_family
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main

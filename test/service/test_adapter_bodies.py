@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
-from PIL import Image
-
-pytest.importorskip("fastapi")
-pytest.importorskip("av")
-
-from typing import Any
-
-import hypothesis
 from hypothesis import strategies as st
+from PIL import Image
 from support import clip
-from support.running_service import RunningService, running_service
+from support.running_service import running_service
 from support.tools import TOOLS, asked_of_label_studio, base64_of
 
 from triton_sam.masks import mask_to_box
@@ -36,12 +29,12 @@ LONG = 8
 """Length from which a list is treated as encoded data, whose parts are meaningless."""
 
 
-def mostly(kind: st.SearchStrategy[Any], other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def mostly(kind, other):
     """Return mostly values of a kind, sometimes others."""
     return st.integers(0, 19).flatmap(lambda number: other if number == 19 else kind)
 
 
-def almost(value: Any) -> st.SearchStrategy[Any]:
+def almost(value):
     """Return JSON values similar to a value; most equal it if it is small."""
     other = ANYTHING
     if isinstance(value, dict):
@@ -60,7 +53,7 @@ def almost(value: Any) -> st.SearchStrategy[Any]:
     return mostly(kind, other)
 
 
-def settings(examples: int) -> hypothesis.settings:
+def settings(examples):
     """Return settings for a number of requests, the same in each run."""
     health = list(hypothesis.HealthCheck)
     return hypothesis.settings(
@@ -83,7 +76,7 @@ class Call(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def running(light_triton: Any) -> Iterator[RunningService]:
+def running(light_triton):
     with running_service(light_triton.url, adapters=tuple(ADAPTERS)) as running:
         yield running
 
@@ -92,13 +85,13 @@ FAKES = {"words": True, "adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "ma
 
 
 @pytest.fixture(scope="module")
-def without_triton(fakes: Any) -> RunningService:
+def without_triton(fakes):
     """A service that finds words and tracks videos."""
     return fakes.service
 
 
 @pytest.fixture(scope="module")
-def small(images: Any) -> str:
+def small(images):
     """A small picture: the requests matter here, and masks with many pixels take most of the time."""
     buffer = io.BytesIO()
     with Image.open(images / "shapes.jpg") as image:
@@ -106,13 +99,13 @@ def small(images: Any) -> str:
     return base64_of(buffer.getvalue())
 
 
-def ask_often(running: RunningService, call: Call, examples: int) -> None:
+def ask_often(running, call, examples):
     """Send requests like this one; the service answers each in the form of the tool, and goes on."""
     statuses = set()
 
     @hypothesis.given(body=almost(call.body))
     @settings(examples)
-    def ask(body: Any) -> None:
+    def ask(body):
         headers = {"content-type": "application/json", **call.headers}
         answer = running.http.post(call.path, content=json.dumps(body), headers=headers)
         statuses.add(answer.status_code)
@@ -126,13 +119,13 @@ def ask_often(running: RunningService, call: Call, examples: int) -> None:
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("name", TOOLS)
-def test_clicks(running: RunningService, small: str, name: str, examples: int) -> None:
+def test_clicks(running, small, name, examples):
     tool = TOOLS[name]
     ask_often(running, Call(tool.path, tool.click(small), tool.headers), examples)
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_drawn_regions(running: RunningService, small: str, examples: int) -> None:
+def test_drawn_regions(running, small, examples):
     brush = {"type": "brushlabels", "value": {"rle": encode_brush(clip.disc(0)), "brushlabels": ["cat"]}}
     outline = {"type": "polygonlabels", "value": {"points": [[10, 10], [60, 10], [40, 80]], "polygonlabels": ["cat"]}}
     ask_often(running, Call("/label-studio/predict", asked_of_label_studio(small, brush, outline)), examples)
@@ -140,12 +133,12 @@ def test_drawn_regions(running: RunningService, small: str, examples: int) -> No
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("name", TOOLS)
-def test_words(without_triton: RunningService, picture: bytes, name: str, examples: int) -> None:
+def test_words(without_triton, picture, name, examples):
     path, body = TOOLS[name].word_request(base64_of(picture))
     ask_often(without_triton, Call(path, body, TOOLS[name].word_headers), examples)
 
 
-def calls_of_videos(running: RunningService, picture: bytes) -> dict[str, Call]:
+def calls_of_videos(running, picture):
     """Return a right request of each tool that tracks objects; some need an answer to another one."""
     frames = [base64_of(clip.png(index)) for index in range(2)]
     tracker = {"x-nuclio-function-name": "triton-sam-sam2-tracker"}
@@ -175,5 +168,5 @@ def calls_of_videos(running: RunningService, picture: bytes) -> dict[str, Call]:
     "name",
     ["cvat: begin", "cvat: follow", "x-anylabeling: frames", "x-anylabeling: clicks", "qupath", "qupath: words"],
 )
-def test_videos(without_triton: RunningService, picture: bytes, name: str, examples: int) -> None:
+def test_videos(without_triton, picture, name, examples):
     ask_often(without_triton, calls_of_videos(without_triton, picture)[name], examples)

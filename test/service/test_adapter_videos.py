@@ -1,20 +1,11 @@
 """The common behaviour of the tools that follow objects through frames. Their video client moves discs."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
 
-import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-pytest.importorskip("av")
-
 from support import clip
 from support.conditions import wait_until
 from support.fake_clients import service_with_fakes
@@ -37,12 +28,12 @@ Box = list[float]
 class Refused(Exception):  # noqa: N818 - an answer of the service, no fault of the test
     """A tool was refused: status and text of the answer."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status, text):
         super().__init__(status, text)
         self.status, self.text = status, text
 
 
-def post(http: httpx.Client, path: str, body: Any, **options: Any) -> Any:
+def post(http, path, body, **options):
     answer = http.post(path, json=body, timeout=120, **options)
     if answer.status_code != 200:
         assert "problem+json" not in answer.headers["content-type"]
@@ -50,12 +41,12 @@ def post(http: httpx.Client, path: str, body: Any, **options: Any) -> Any:
     return answer.json()
 
 
-def bounds(rings: Any) -> Box:
+def bounds(rings):
     points = np.concatenate([np.reshape(ring, (-1, 2)) for ring in rings])
     return [float(value) for value in (*points.min(axis=0), *points.max(axis=0))]
 
 
-def cvat(http: httpx.Client, x: float, y: float) -> list[Box]:
+def cvat(http, x, y):
     boxes, states = [], []
     for index, image in enumerate(FRAMES):
         drawn = [] if index else [[x - 30, y - 30, x + 30, y + 30]]
@@ -65,13 +56,13 @@ def cvat(http: httpx.Client, x: float, y: float) -> list[Box]:
     return boxes
 
 
-def qupath(http: httpx.Client, x: float, y: float) -> list[Box]:
+def qupath(http, x, y):
     objects = {"0": [{"obj_id": 1, "point_coords": [[x, y]], "point_labels": [1]}]}
     found = post(http, "/sam/video/", {"type": "sam2_t", "b64imgs": FRAMES, "axes": "XYT", "objs": objects})
     return [bounds(each["geometry"]["coordinates"]) for each in found]
 
 
-def x_anylabeling(http: httpx.Client, x: float, y: float) -> list[Box]:
+def x_anylabeling(http, x, y):
     model = {"model": "sam2-video"}
     session = post(http, f"{X_ANYLABELING}/init", {**model, "frames": FRAMES})["data"]["session_id"]
     body = {**model, "session_id": session, "frame_index": 0}
@@ -88,7 +79,7 @@ def x_anylabeling(http: httpx.Client, x: float, y: float) -> list[Box]:
         post(http, f"{X_ANYLABELING}/cleanup/{session}", {}, params=model)
 
 
-FOLLOW: dict[str, Callable[[httpx.Client, float, float], list[Box]]] = {
+FOLLOW = {
     "cvat": cvat,
     "qupath": qupath,
     "x-anylabeling": x_anylabeling,
@@ -99,13 +90,13 @@ FOLLOW: dict[str, Callable[[httpx.Client, float, float], list[Box]]] = {
 FAKES = {"adapters": TOOLS, "video_idle_seconds": 60, "max_video_frames": 8}
 
 
-def check(boxes: list[Box], x: float, y: float) -> None:
+def check(boxes, x, y):
     expected = [mask_to_box(clip.disc(index, (x, y))) for index in range(COUNT)]
     np.testing.assert_allclose(boxes, np.array(expected), atol=2)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_users_follow_objects_and_do_not_disturb_each_other(http: httpx.Client, tool: str) -> None:
+def test_users_follow_objects_and_do_not_disturb_each_other(http, tool):
     places = [(X + 20 * user, Y - 10 * user) for user in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for place, boxes in zip(places, pool.map(lambda place: FOLLOW[tool](http, *place), places), strict=True):
@@ -113,7 +104,7 @@ def test_users_follow_objects_and_do_not_disturb_each_other(http: httpx.Client, 
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_failure_of_triton_is_told_and_the_next_call_works(running: Any, http: httpx.Client, tool: str) -> None:
+def test_a_failure_of_triton_is_told_and_the_next_call_works(running, http, tool):
     running.tracker.failure = InferenceError("the GPU is gone")
     with pytest.raises(Refused, match="the GPU is gone") as caught:
         FOLLOW[tool](http, X, Y)
@@ -123,7 +114,7 @@ def test_a_failure_of_triton_is_told_and_the_next_call_works(running: Any, http:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_too_many_videos_are_refused(running: Any, http: httpx.Client, tool: str) -> None:
+def test_too_many_videos_are_refused(running, http, tool):
     budget = running.service.app.state.engine.budgets.videos
     with ExitStack() as held:
         while budget.used < budget.limit:
@@ -134,7 +125,7 @@ def test_too_many_videos_are_refused(running: Any, http: httpx.Client, tool: str
     check(FOLLOW[tool](http, X, Y), X, Y)
 
 
-def test_what_nobody_uses_ends() -> None:
+def test_what_nobody_uses_ends():
     with service_with_fakes(adapters=TOOLS, video_idle_seconds=0.3) as fakes:
         http, budgets = fakes.service.http, fakes.service.app.state.engine.budgets
         begin = {"image": FRAMES[0], "shapes": [[X - 30, Y - 30, X + 30, Y + 30]], "states": []}
@@ -157,7 +148,7 @@ def test_what_nobody_uses_ends() -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_without_a_video_model_nothing_is_followed(tool: str) -> None:
+def test_without_a_video_model_nothing_is_followed(tool):
     with service_with_fakes(videos=False, adapters=TOOLS) as fakes:
         assert "triton-sam-sam2-tracker" not in fakes.service.http.get("/api/functions").json()
         with pytest.raises(Refused) as caught:
@@ -206,7 +197,7 @@ REFUSED_BODIES = (
 """Requests of QuPath and X-AnyLabeling, and the status and a part of the answer that refuses each."""
 
 
-def test_requests_that_cannot_be_followed_take_no_place(running: Any, http: httpx.Client) -> None:
+def test_requests_that_cannot_be_followed_take_no_place(running, http):
     begin = {"model": "sam2-video", "frames": FRAMES[:1]}
     session = post(http, f"{X_ANYLABELING}/init", begin)["data"]["session_id"]
     budget = running.service.app.state.engine.budgets.videos

@@ -1,13 +1,9 @@
 """Searches of other tools, for words and for everything, with clients that find drawn shapes."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support import cvat_requests
 from support.fake_clients import NOTHING, SCORES, shapes
 from support.tools import TOOLS, asked_of_label_studio, brushed, geojson_mask, near, osam_mask
@@ -23,7 +19,7 @@ CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" to
 <Label value="cat"/></BrushLabels><TextArea name="words" toName="image"/></View>"""
 
 
-FAKES = {"words": True, "adapters": tuple(ADAPTERS), "cvat_words": ("dog", NOTHING)}
+FAKES = {"words": True, "videos": False, "adapters": tuple(ADAPTERS), "cvat_words": ("dog", NOTHING)}
 
 
 def posted(http, path, body, **options):
@@ -70,7 +66,7 @@ def test_everything_is_found(http, image64):
         assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), mask[y1 : y2 + 1, x1 : x2 + 1])
 
 
-REFUSED: tuple[tuple[str, dict, int, str], ...] = (
+REFUSED = (
     ("osam", {"texts": [" "]}, 422, "a text is empty"),
     ("osam", {"texts": ["dog"], "score_threshold": 3}, 422, "prompt.score_threshold: "),
     ("osam", {"texts": ["dog"] * 65}, 422, "prompt.texts: "),

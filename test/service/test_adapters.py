@@ -1,27 +1,17 @@
 """Adapters: the masks of each tool's form equal those of the client, and its errors have the form of the tool."""
 
-from __future__ import annotations
-
-import asyncio
 import io
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-
-pytest.importorskip("fastapi")
 from support import cvat_requests
 from support.running_service import running_service, service_without_triton
 from support.tools import AWAY, BEARER, BOX, CLICK, TOKEN, TOOLS, base64_of, osam_mask
 
-from triton_sam.families import get_family
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.masks.segment import Segment
-from triton_sam.service.adapters import osam
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.adapters.roboflow import pixel_polygons
 
@@ -40,13 +30,13 @@ def http(running):
     return running.http
 
 
-def posted(http, path, body, **options) -> Any:
+def posted(http, path, body, **options):
     answer = http.post(path, json=body, **options)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def wanted(sam2, name: str, **prompt) -> Segment:
+def wanted(sam2, name, **prompt):
     """Return what a tool is to get: the best of three masks, or the single one."""
     found = sam2.segment(**prompt, multimask_output=name == "osam")
     return max(found, key=lambda each: each.score)
@@ -90,7 +80,7 @@ def test_users_of_all_tools_do_not_disturb_each_other(running, picture, sam2):
         for number, image in enumerate(images)
     }
 
-    def use(name: str, number: int) -> None:
+    def use(name, number):
         tool, mask = TOOLS[name], expected[name, number]
         for _ in range(2):
             answer = posted(running.http, tool.path, tool.click(base64_of(contents[number])), headers=tool.headers)
@@ -266,7 +256,7 @@ def test_the_requests_of_the_gateway_of_cvat(http, image64, sam2):
 
 CORNERS = [BOX[:2], BOX[2:]]
 POINT = {"points": [CLICK], "point_labels": [1]}
-PROMPTS: dict[str, tuple[Any, dict[str, Any]]] = {
+PROMPTS = {
     "points": (
         {"points": [CLICK, AWAY], "point_labels": [1, 0]},
         {"point_coords": [CLICK, AWAY], "point_labels": [1, 0]},
@@ -297,35 +287,6 @@ def test_the_best_of_three_masks_is_the_answer(generate, sam2, image64):
         assert np.array_equal(osam_mask(annotation, SHAPE), best.mask)
         assert annotation["score"] == pytest.approx(best.score, abs=1e-6)
         assert answer["model"] == "sam2:latest"
-
-
-class Masks:
-    """Takes the place of a bridge: it notes whether candidates are wanted."""
-
-    multimask = None
-
-    async def masks(self, request, image, pair, targets, convert, *, multimask):
-        self.multimask = multimask
-        scores = (0.2, 0.9, 0.5) if multimask else (0.1,)
-        masks = [np.full((4, 4), score > 0.1 or not multimask) for score in scores]
-        return [[convert(Segment(mask, score, (0, 0, 4, 4))) for mask, score in zip(masks, scores, strict=True)]]
-
-
-@pytest.mark.parametrize(
-    ("family", "prompt", "is_single"),
-    [
-        ("sam1", POINT, False),
-        ("sam1", PROMPTS["points"][0], True),
-        ("sam1", {"points": CORNERS, "point_labels": [2, 3]}, True),
-        ("mobilesam", PROMPTS["both"][0], True),
-        ("sam2", PROMPTS["both"][0], False),
-    ],
-)
-def test_sam1_chooses_the_single_mask_for_more_than_a_point(family, prompt, is_single):
-    masks, pair = Masks(), SimpleNamespace(family=get_family(family))
-    target = osam.target_of(osam.Prompt(**prompt))
-    [found] = asyncio.run(osam._best(masks, None, None, pair, target))
-    assert (masks.multimask, found["score"]) == (not is_single, 0.1 if is_single else 0.9)
 
 
 def test_the_embedding_of_an_answer_takes_the_place_of_the_image(generate, image64):

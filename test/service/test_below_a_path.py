@@ -1,15 +1,11 @@
 """The service behind a real nginx that adds a path: the page, its WebSocket, the REST API, and other tools."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 
 import httpx
 import pytest
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.nginx_proxy import NGINX, free_ports, needs_nginx, wait_for_port
 from support.running_service import running_service
@@ -45,7 +41,6 @@ PATHS = ("/taken/off", "/left/on")
 @pytest.fixture(scope="module")
 def proxied(service_triton, tmp_path_factory):
     """The URL of an nginx before two services."""
-    pytest.importorskip("zarr")
     from support.large_images import draw, write_tiff
 
     if NGINX is None:

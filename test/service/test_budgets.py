@@ -10,10 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image
-
-pytest.importorskip("fastapi")
 from fastapi import Request, Response
+from PIL import Image
 from support.conditions import PATIENCE, wait_until
 from support.running_service import problem, running_service, service_without_triton
 
@@ -124,28 +122,26 @@ def test_bodies_share_memory(service_triton, images):
         narrow.upload(content)
 
 
-def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_written():
-    async def write():
-        sent, going_on = [], asyncio.Event()
+@pytest.mark.anyio
+async def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_written():
+    sent, going_on = [], asyncio.Event()
 
-        async def send(message):
-            sent.append(message)
-            await going_on.wait()
+    async def send(message):
+        sent.append(message)
+        await going_on.wait()
 
-        settings = ServiceSettings(answer_bytes=100_000)
-        budgets = Budgets(settings, Metrics())
-        answer = Answer(send, settings, budgets)
-        start = {"type": "http.response.start", "status": 200}
-        await answer.send(start)
-        writing = asyncio.create_task(answer.send({"type": "http.response.body", "body": bytes(150_000)}))
-        await asyncio.sleep(0.01)
-        assert budgets.answers.used == 150_000 - 65_536
-        going_on.set()
-        await writing
-        assert budgets.answers.used == 0
-        return sent
-
-    start, *pieces = asyncio.run(write())
+    settings = ServiceSettings(answer_bytes=100_000)
+    budgets = Budgets(settings, Metrics())
+    answer = Answer(send, settings, budgets)
+    start = {"type": "http.response.start", "status": 200}
+    await answer.send(start)
+    writing = asyncio.create_task(answer.send({"type": "http.response.body", "body": bytes(150_000)}))
+    await asyncio.sleep(0.01)
+    assert budgets.answers.used == 150_000 - 65_536
+    going_on.set()
+    await writing
+    assert budgets.answers.used == 0
+    start, *pieces = sent
     assert start["status"] == 200
     assert [len(piece["body"]) for piece in pieces] == [65_536, 65_536, 18_928]
     assert [piece["more_body"] for piece in pieces] == [True, True, False]
@@ -207,18 +203,16 @@ def test_a_full_disk_is_told_and_no_fault_of_the_service(http, monkeypatch, numb
     assert "retry-after" in answer.headers
 
 
-def test_small_answers_that_nobody_reads_hold_nothing_for_ever():
-    async def write():
-        async def send(_):
-            await asyncio.Event().wait()
+@pytest.mark.anyio
+async def test_small_answers_that_nobody_reads_hold_nothing_for_ever():
+    async def send(_):
+        await asyncio.Event().wait()
 
-        settings = ServiceSettings(timeout=0.01)
-        answer = Answer(send, settings, Budgets(settings, Metrics()))
-        await answer.send({"type": "http.response.start", "status": 200})
-        with pytest.raises(UnreadError):
-            await asyncio.wait_for(answer.send({"type": "http.response.body", "body": b"small"}), 5)
-
-    asyncio.run(write())
+    settings = ServiceSettings(timeout=0.01)
+    answer = Answer(send, settings, Budgets(settings, Metrics()))
+    await answer.send({"type": "http.response.start", "status": 200})
+    with pytest.raises(UnreadError):
+        await asyncio.wait_for(answer.send({"type": "http.response.body", "body": b"small"}), 5)
 
 
 # --- masks and previews ----------------------------------------------------------------------------------------------
@@ -237,118 +231,108 @@ def test_many_objects_of_a_small_image_are_large_work(service, images, monkeypat
     assert taken == [pixels + 256**2, pixels + 9 * 256**2, pixels + 5 * 256**2]
 
 
-def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
-    async def work():
-        workers = Workers(40_000_000, Metrics())
-        free, running = threading.Event(), []
+@pytest.mark.anyio
+async def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
+    workers = Workers(40_000_000, Metrics())
+    free, running = threading.Event(), []
 
-        async def fetch():
-            return [None]
+    async def fetch():
+        return [None]
 
-        def compute(name):
-            def run(_):
-                running.append(name)
-                free.wait(PATIENCE)
+    def compute(name):
+        def run(_):
+            running.append(name)
+            free.wait(PATIENCE)
 
-            return run
+        return run
 
-        large = [asyncio.create_task(workers.run(25_000_000, fetch, compute(number))) for number in range(3)]
-        await asyncio.to_thread(wait_until, lambda: running)
-        free_too = asyncio.create_task(workers.run(1000, fetch, lambda _: "small"))
-        assert await asyncio.wait_for(free_too, PATIENCE) == "small"
-        large[1].cancel()  # while it waits
-        large[0].cancel()  # while it runs: its pixels come back when its thread is done
-        await asyncio.sleep(0.1)
-        assert running == [0]
-        free.set()
-        await asyncio.wait_for(large[2], PATIENCE)
-        assert running == [0, 2]
-        workers.close()
-        with pytest.raises(Problem, match="stops"):
-            await workers.run(1, fetch, compute(3))
-
-    asyncio.run(work())
+    large = [asyncio.create_task(workers.run(25_000_000, fetch, compute(number))) for number in range(3)]
+    await asyncio.to_thread(wait_until, lambda: running)
+    free_too = asyncio.create_task(workers.run(1000, fetch, lambda _: "small"))
+    assert await asyncio.wait_for(free_too, PATIENCE) == "small"
+    large[1].cancel()  # while it waits
+    large[0].cancel()  # while it runs: its pixels come back when its thread is done
+    await asyncio.sleep(0.1)
+    assert running == [0]
+    free.set()
+    await asyncio.wait_for(large[2], PATIENCE)
+    assert running == [0, 2]
+    workers.close()
+    with pytest.raises(Problem, match="stops"):
+        await workers.run(1, fetch, compute(3))
 
 
-def test_work_stops_between_masks():
-    async def work():
-        workers = Workers(40_000_000, Metrics())
-        made, go_on, ended = [], threading.Event(), threading.Event()
+@pytest.mark.anyio
+async def test_work_stops_between_masks():
+    workers = Workers(40_000_000, Metrics())
+    made, go_on, ended = [], threading.Event(), threading.Event()
 
-        def masks():
-            for number in range(100):
-                made.append(number)
-                yield number
+    def masks():
+        for number in range(100):
+            made.append(number)
+            yield number
 
-        async def fetch():
-            return masks()
+    async def fetch():
+        return masks()
 
-        def compute(items):
-            try:
-                for _ in items:
-                    go_on.wait(PATIENCE)
-            finally:
-                ended.set()
+    def compute(items):
+        try:
+            for _ in items:
+                go_on.wait(PATIENCE)
+        finally:
+            ended.set()
 
-        waiting = asyncio.create_task(workers.run(1000, fetch, compute))
-        await asyncio.to_thread(wait_until, lambda: made)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        go_on.set()
-        assert await asyncio.to_thread(ended.wait, PATIENCE)
-        workers.close()
-        return made
-
-    assert asyncio.run(work()) == [0]
+    waiting = asyncio.create_task(workers.run(1000, fetch, compute))
+    await asyncio.to_thread(wait_until, lambda: made)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    go_on.set()
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
+    workers.close()
+    assert made == [0]
 
 
-def test_a_budget_serves_in_order_and_gives_back_what_was_cancelled():
-    async def ask():
-        budget = WaitingBudget("a", 10, "things", Metrics())
-        first = await budget.wait(8)
-        second, third = (asyncio.create_task(budget.wait(amount)) for amount in (99, 1))
-        await asyncio.sleep(0)
-        assert not second.done()
-        assert not third.done()  # it would fit, but it came later
-        second.cancel()
-        assert (await third).amount == 1
-        first.give()
-        first.give()
-        assert budget.used == 1
-        alone = asyncio.create_task(budget.wait(99))
-        await asyncio.sleep(0)
-        third.result().give()
-        assert (await alone).amount == 10
-
-    asyncio.run(ask())
+@pytest.mark.anyio
+async def test_a_budget_serves_in_order_and_gives_back_what_was_cancelled():
+    budget = WaitingBudget("a", 10, "things", Metrics())
+    first = await budget.wait(8)
+    second, third = (asyncio.create_task(budget.wait(amount)) for amount in (99, 1))
+    await asyncio.sleep(0)
+    assert not second.done()
+    assert not third.done()  # it would fit, but it came later
+    second.cancel()
+    assert (await third).amount == 1
+    first.give()
+    first.give()
+    assert budget.used == 1
+    alone = asyncio.create_task(budget.wait(99))
+    await asyncio.sleep(0)
+    third.result().give()
+    assert (await alone).amount == 10
 
 
-def test_a_lease_that_comes_as_its_waiter_is_cancelled_is_given_back():
-    async def main():
-        budget = WaitingBudget("a", 10, "things", Metrics())
-        lease = await budget.wait(10)
-        waiting = asyncio.ensure_future(budget.wait(5))
-        await asyncio.sleep(0)
-        lease.give()  # now the lease of the waiter is there, and the waiter has not run yet
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert budget.used == 0
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_a_lease_that_comes_as_its_waiter_is_cancelled_is_given_back():
+    budget = WaitingBudget("a", 10, "things", Metrics())
+    lease = await budget.wait(10)
+    waiting = asyncio.ensure_future(budget.wait(5))
+    await asyncio.sleep(0)
+    lease.give()  # now the lease of the waiter is there, and the waiter has not run yet
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert budget.used == 0
 
 
-def test_work_whose_images_cannot_be_fetched_gives_its_pixels_back():
+@pytest.mark.anyio
+async def test_work_whose_images_cannot_be_fetched_gives_its_pixels_back():
     async def fetch():
         raise ValueError("gone")
 
-    async def main():
-        workers = Workers(1_000, Metrics())
-        for _ in range(3):  # each would take more than half
-            with pytest.raises(ValueError, match="gone"):
-                await asyncio.wait_for(workers.run(600, fetch, list), PATIENCE)
-        workers.close()
-
-    asyncio.run(main())
+    workers = Workers(1_000, Metrics())
+    for _ in range(3):  # each would take more than half
+        with pytest.raises(ValueError, match="gone"):
+            await asyncio.wait_for(workers.run(600, fetch, list), PATIENCE)
+    workers.close()
 
 
 def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatch):

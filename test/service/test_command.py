@@ -10,21 +10,20 @@ import subprocess
 import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import psutil
 import pytest
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
+from support.in_process import made_up_triton
 
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
 from triton_sam.commands.service import TOOLS
-from triton_sam.errors import ServerTimeoutError, ServerUnreachableError
+from triton_sam.errors import ServerTimeoutError
 from triton_sam.local_server import ports
 from triton_sam.service import run
 from triton_sam.service.settings import LIMITS, NO_QUOTA, Quota, ServiceSettings, Token
-from triton_sam.transport.failures import START_ADVICE
 
 COMMAND = [sys.executable, "-m", "triton_sam", "service"]
 
@@ -223,54 +222,32 @@ def test_the_lines_of_the_documentation_work(service, tmp_path):
 # --- what it prints when it starts: faults of Triton, and what people on other computers need ------------------------
 
 
-class Triton:
-    """A transport to a Triton that is ready, or not, or that fails."""
-
-    def __init__(self, is_up=True):
-        self._is_up = is_up
-        self.is_closed = False
-
-    def ready_models(self):
-        return dict.fromkeys(("sam2", "sam2_encoder", "sam2_decoder"), "1")
-
-    def close(self):
-        self.is_closed = True
-
-    def check_ready(self):
-        if isinstance(self._is_up, Exception):
-            raise self._is_up
-        if not self._is_up:
-            raise ServerUnreachableError(f"nothing answers at grpc://127.0.0.1:9 (Connection refused){START_ADVICE}")
-
-
 @pytest.mark.parametrize(
-    ("triton", "model", "words"),
+    ("model", "words"),
     [
-        (Triton(), "sam2", []),
-        (Triton(), "sam9", ["--model sam9: Triton has no such model ready, but sam2, sam2_decoder, sam2_encoder"]),
-        (
-            Triton(False),
-            "sam2",
-            ["nothing answers at grpc://127.0.0.1:9 (Connection refused); `triton-sam service --local` starts "],
-        ),
-        (Triton(ServerTimeoutError("no answer in 3 s")), "sam2", ["no answer in 3 s"]),
+        ("sam2", []),
+        ("sam9", ["--model sam9: Triton has no such model ready, but sam2, sam2_decoder, sam2_encoder"]),
     ],
 )
-def test_what_is_wrong_with_triton(triton, model, words, monkeypatch):
-    monkeypatch.setattr(run, "Transport", lambda *_, **__: triton)
-    lines = list(run.advice(ServiceSettings(url="grpc://127.0.0.1:9", model=model)))
-    assert len(lines) == len(words)
-    assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
-    assert triton.is_closed
+def test_a_model_that_triton_lacks_is_named(model, words):
+    with made_up_triton({"sam2": "sam2"}, ["sam2"]) as triton:
+        assert list(run.advice(ServiceSettings(url=triton.url, model=model))) == words
 
 
-def test_http_at_the_port_of_grpc_is_named(monkeypatch):
-    monkeypatch.setattr(run, "Transport", lambda *_, **__: Triton(False))
+def test_what_is_wrong_with_triton(monkeypatch):
+    settings = ServiceSettings(url="grpc://127.0.0.1:9")
+    (line,) = run.advice(settings)
+    assert line.startswith("nothing answers at grpc://127.0.0.1:9 (")
+    assert "); `triton-sam service --local` starts a Triton here" in line
     monkeypatch.setattr(run.probe, "_read", lambda url, *_: "" if url == "http://127.0.0.1:9/v2/health/live" else None)
-    (line,) = run.advice(ServiceSettings(url="grpc://127.0.0.1:9"))
-    assert line.startswith(
-        "nothing answers at grpc://127.0.0.1:9 (Connection refused); HTTP answers there: give http://127.0.0.1:9; "
-    )
+    (line,) = run.advice(settings)
+    assert "); HTTP answers there: give http://127.0.0.1:9; `triton-sam service" in line
+    silent = Mock(check_ready=Mock(side_effect=ServerTimeoutError("no answer in 3 s")))
+    monkeypatch.setattr(run, "Transport", lambda *_, **__: silent)
+    (line,) = run.advice(settings)
+    assert line.startswith("no answer in 3 s; HTTP answers there")
+    assert "--local" not in line
+    silent.close.assert_called_once()
 
 
 URLS = "for other computers: http://192.0.2.7:5000/ or http://gpu:5000/"

@@ -5,8 +5,6 @@ import contextlib
 import socket
 
 import pytest
-
-pytest.importorskip("fastapi")
 import uvicorn
 from support.conditions import PATIENCE
 
@@ -53,32 +51,28 @@ async def everything(reader):
 @pytest.mark.parametrize(
     ("sent", "end"), [(b"", b""), (REQUEST[:-2], b""), (REQUEST, b"done")], ids=["nothing", "half a head", "a request"]
 )
-def test_a_connection_without_a_request_is_aborted_and_a_slow_answer_is_not(sent, end):
-    async def run():
-        async with connected() as (reader, writer):
-            writer.write(sent)
-            received = await everything(reader)
-            assert end in received
-            assert bool(received) is bool(end)
-
-    asyncio.run(run())
+@pytest.mark.anyio
+async def test_a_connection_without_a_request_is_aborted_and_a_slow_answer_is_not(sent, end):
+    async with connected() as (reader, writer):
+        writer.write(sent)
+        received = await everything(reader)
+        assert end in received
+        assert bool(received) is bool(end)
 
 
-def test_a_connection_that_reads_no_answer_is_aborted():
-    async def run():
-        ended = asyncio.Event()
+@pytest.mark.anyio
+async def test_a_connection_that_reads_no_answer_is_aborted():
+    ended = asyncio.Event()
 
-        async def watched(scope, receive, send):
-            try:
-                await answer(scope, receive, send)
-            finally:
-                ended.set()
+    async def watched(scope, receive, send):
+        try:
+            await answer(scope, receive, send)
+        finally:
+            ended.set()
 
-        async with connected(watched) as (reader, writer):
-            writer.write(REQUEST.replace(b"/ ", b"/large "))
-            await asyncio.wait_for(ended.wait(), PATIENCE)
-            received = await everything(reader)
-            assert b"200 OK" in received
-            assert len(received) < 512 << 16
-
-    asyncio.run(run())
+    async with connected(watched) as (reader, writer):
+        writer.write(REQUEST.replace(b"/ ", b"/large "))
+        await asyncio.wait_for(ended.wait(), PATIENCE)
+        received = await everything(reader)
+        assert b"200 OK" in received
+        assert len(received) < 512 << 16

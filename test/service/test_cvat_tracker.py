@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support import clip, cvat_requests
 from support.conditions import wait_until
 from support.tools import base64_of, filled_each, near

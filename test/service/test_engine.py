@@ -1,6 +1,8 @@
 """The service behind its routes: what is known of Triton, whose embeddings are whose, what is kept and counted."""
 
 import asyncio
+import base64
+import io
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,20 +10,20 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-
-from triton_sam.client.session_image import SessionImage
-from triton_sam.errors import ServerUnreachableError
-from triton_sam.families import get_family
-from triton_sam.inputs.embeddings import ImageEmbeddings
-
-pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
+from PIL import Image
 from support.conditions import wait_until
 from support.faulty_proxy import FaultyProxy
 from support.in_process import InProcess, made_up_triton
 from support.running_service import running_service
-from support.tools import base64_of
+from support.tools import base64_of, osam_mask
 
+from triton_sam import SamTritonClient
+from triton_sam.client.session_image import SessionImage
+from triton_sam.errors import ServerUnreachableError
+from triton_sam.families import get_family
+from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import MODEL_HEADER, Engine
 from triton_sam.service.metrics import Metrics
@@ -30,29 +32,27 @@ from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.store import PER_IMAGE, ImageStore, LegacyEmbeddingIndex, StoredImage
 
 
-def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_triton, images):
-    async def ask():
-        engine = Engine(ServiceSettings(url=service_triton.grpc_url), Metrics())
-        await engine.start()
-        try:
-            pair = await engine.pair("sam2")
-            image = await engine.store((images / "shapes.jpg").read_bytes())
-            kept = await engine.embed(image, pair)
-            assert isinstance(kept, SessionImage)
-            assert await engine.embed(image, pair) is kept
-            without_session = replace(pair, keeps_images=False)
-            here = await engine.embed(image, without_session)
-            assert not isinstance(here, SessionImage)
-            newer = replace(without_session, version="2")
-            anew = await engine.embed(image, newer)
-            assert anew is not here
-            assert list(image.embeddings.values()) == [anew]
-            assert image.models == ["sam2"]
-            assert len(await engine.segment(anew, newer, {"coords": [[200, 180]], "labels": [1]}, list)) == 1
-        finally:
-            await engine.stop()
-
-    asyncio.run(ask())
+@pytest.mark.anyio
+async def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_triton, images):
+    engine = Engine(ServiceSettings(url=service_triton.grpc_url), Metrics())
+    await engine.start()
+    try:
+        pair = await engine.pair("sam2")
+        image = await engine.store((images / "shapes.jpg").read_bytes())
+        kept = await engine.embed(image, pair)
+        assert isinstance(kept, SessionImage)
+        assert await engine.embed(image, pair) is kept
+        without_session = replace(pair, keeps_images=False)
+        here = await engine.embed(image, without_session)
+        assert not isinstance(here, SessionImage)
+        newer = replace(without_session, version="2")
+        anew = await engine.embed(image, newer)
+        assert anew is not here
+        assert list(image.embeddings.values()) == [anew]
+        assert image.models == ["sam2"]
+        assert len(await engine.segment(anew, newer, {"coords": [[200, 180]], "labels": [1]}, list)) == 1
+    finally:
+        await engine.stop()
 
 
 def test_a_triton_that_hangs_is_asked_once_for_all_and_health_waits_for_nothing(monkeypatch):
@@ -259,3 +259,114 @@ def test_a_model_that_was_loaded_since_the_last_look_is_found_and_known_ones_cos
 
     with server({"sam1": "sam1"}) as triton:
         asyncio.run(story(triton))
+
+
+# --- all families, whose networks are made up: the same masks as the Python client's ---------------------------------
+
+
+FAMILIES = ("sam1", "sam2", "sam3", "mobilesam", "edgetam", "samhq")
+ALIAS = "my_sam"
+PAIRS = {**{name: name for name in FAMILIES}, ALIAS: "sam2"}
+BOX = [180, 60, 420, 330]
+
+
+@pytest.fixture(scope="module")
+def family_triton():
+    with made_up_triton(PAIRS, FAMILIES) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def family_service(family_triton):
+    with running_service(family_triton.url, adapters=("osam",)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def photo(images):
+    return (images / "coffee.jpg").read_bytes()
+
+
+def client_of(triton, name, photo):
+    client = SamTritonClient(triton.url, PAIRS[name], model_name=name)
+    client.set_image(photo)
+    return client
+
+
+def test_models_are_listed(family_service):
+    listed = family_service.http.get("/v1/models").json()["models"]
+    assert {each["name"]: (each["family"], each["keeps_images"]) for each in listed} == {
+        name: (family, name != ALIAS)  # a pair without a session model, as aliases of earlier versions
+        for name, family in PAIRS.items()
+    }
+    assert [each["name"] for each in listed if each["default"]] == ["sam2"]
+    assert {each["family"]: each["takes_mask"] for each in listed} == {name: name != "sam3" for name in FAMILIES}
+    legacy = {name: [name, ALIAS] if name == "sam2" else [name] for name in FAMILIES}
+    assert family_service.http.get("/models").json()["models"] == legacy
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_v1_masks_equal_the_python_clients(family_service, family_triton, photo, name):
+    image = family_service.upload(photo, model=name)
+    assert name in image["models"]
+    with client_of(family_triton, name, photo) as client:
+        for prompt, body in (
+            ({"point_coords": [[300, 200]], "point_labels": [1]}, {"points": [[300, 200]]}),
+            ({"box": BOX, "multimask_output": True}, {"box": BOX, "multimask": True}),
+            ({"box": [BOX, [10, 10, 90, 90]]}, {"objects": [{"box": BOX}, {"box": [10, 10, 90, 90]}]}),
+        ):
+            expected = client.segment(**prompt)
+            assert any(0 < each.area < each.mask.size for each in expected)
+            answer = family_service.http.post(f"/v1/images/{image['id']}/segment", json={**body, "model": name})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["model"] == name
+            for mask, wanted in zip(answer.json()["masks"], expected, strict=True):
+                np.testing.assert_array_equal(rle_to_mask(mask["rle"]), wanted.mask)
+                assert mask["score"] == pytest.approx(wanted.score, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "points", "labels", "ours", "is_single"),
+    [
+        ("sam1", [[300, 200]], [1], {"point_coords": [[300, 200]]}, False),
+        ("sam1", [[300, 200], [9, 9]], [1, 0], {"point_coords": [[300, 200], [9, 9]], "point_labels": [1, 0]}, True),
+        ("sam1", [BOX[:2], BOX[2:]], [2, 3], {"box": BOX}, True),
+        ("mobilesam", [BOX[:2], BOX[2:], [300, 200]], [2, 3, 1], {"point_coords": [[300, 200]], "box": BOX}, True),
+        ("sam2", [BOX[:2], BOX[2:], [300, 200]], [2, 3, 1], {"point_coords": [[300, 200]], "box": BOX}, False),
+    ],
+)
+def test_osam_gets_the_single_mask_of_sam1_for_more_than_a_point(
+    family_service, family_triton, photo, family, points, labels, ours, is_single
+):
+    with client_of(family_triton, family, photo) as client:
+        expected = max(client.segment(**ours, multimask_output=not is_single), key=lambda each: each.score)
+        others = client.segment(**ours, multimask_output=is_single)
+    prompt = {"points": points, "point_labels": labels}
+    body = {"model": family, "image": base64_of(photo), "prompt": prompt}
+    answer = family_service.http.post("/api/generate", json=body)
+    [annotation] = answer.json()["annotations"]
+    assert annotation["score"] == pytest.approx(expected.score, abs=1e-6)
+    assert expected.score not in [each.score for each in others]
+    np.testing.assert_array_equal(osam_mask(annotation, expected.mask.shape), expected.mask)
+
+
+@pytest.mark.parametrize("family", ["sam1", "sam3"])
+def test_the_contract_of_2024(family_service, family_triton, photo, family):
+    with client_of(family_triton, family, photo) as client:
+        (expected,) = client.segment([[300, 200]], [1])
+    form, point = {"model_version": family}, {"x": "300", "y": "200"}
+    answer = family_service.http.post("/prediction", data={**form, **point}, files={"image": photo})
+    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
+    embeddings = family_service.http.post("/embedded_model", data=form, files={"image": photo})
+    assert len(base64.b64decode(embeddings.text)) == 4 * 256 * (64 if family == "sam1" else 72) ** 2
+    size = {"img_x": "600", "img_y": "400"}
+    answer = family_service.http.post(
+        "/from_model", data={**form, **point, **size}, files={"model": embeddings.content}
+    )
+    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
+
+
+def pixels(answer):
+    assert answer.status_code == 200, answer.text
+    with Image.open(io.BytesIO(answer.content)) as picture:
+        return np.asarray(picture)

@@ -9,8 +9,6 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_clients import POINTS_EACH, service_with_fakes, shapes
 from support.running_service import events_of, problem

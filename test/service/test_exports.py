@@ -7,8 +7,6 @@ import zipfile
 import numpy as np
 import pytest
 from PIL import Image
-
-pytest.importorskip("fastapi")
 from support.rectangles import mask
 from support.running_service import service_without_triton
 

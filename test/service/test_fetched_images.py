@@ -17,10 +17,6 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-
-pytest.importorskip("fastapi")
-import http.server
-
 from support.conditions import wait_until
 from support.running_service import problem, running_service
 from support.tools import CLICK, asked_of_label_studio

@@ -7,8 +7,6 @@ import threading
 import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_clients import NOTHING, SCORES, shapes
 from support.running_service import problem

@@ -5,8 +5,6 @@ chooses, and its models fail at random. Afterwards, every budget in /metrics, th
 descriptors are as they were at the beginning, and no file is left; when the application ends, its threads end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -23,14 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
-pytest.importorskip("av")
-pytest.importorskip("zarr")
 from support import clip
 from support.conditions import PATIENCE, wait_until
 from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
-from support.fake_clients import FakeFinder, FakeVideo, FakeVideoClient, FakeWords, held
+from support.fake_clients import FakeFinder, FakeVideoClient, FakeWords, held
 from support.large_images import draw, write_tiff
 from support.running_service import NOBODY, made_up_models
 from support.session_requests import colored
@@ -49,59 +43,20 @@ IDLE_SECONDS = 1.0
 SMALL = (64, 48)
 
 
-class FailingVideoClient(FakeVideoClient):
-    """The client of a video model, whose sessions fail now and then."""
-
-    def __init__(self, dice: Dice) -> None:
-        super().__init__()
-        self.dice = dice
-
-    async def open(self, source, *, every=1):
-        await self.dice.wait()
-        self.videos.append(FailingVideo(self, source, every))
-        return self.videos[-1]
-
-
-class FailingVideo(FakeVideo):
-    def __init__(self, client, source, every):
-        super().__init__(client, source, every)
-        self.dice = client.dice
-
-    async def add(self, *values, **options):
-        await self.dice.wait()
-        return await super().add(*values, **options)
-
-    async def propagate(self, *values, **options):
-        async for each in super().propagate(*values, **options):
-            await self.dice.wait()
-            yield each
-
-    async def aclose(self):
-        await super().aclose()
-        await self.dice.wait()
-
-
 class FakeClient(FakeWords):
     """The client of an encoder and a decoder. Its masks are one rectangle."""
 
-    def __init__(self, dice: Dice) -> None:
-        super().__init__()
-        self.dice = dice
-        self.family = get_family("sam2")
-
-    async def find_async(self, *values, **options):
-        await self.dice.wait()
-        return await super().find_async(*values, **options)
+    family = get_family("sam2")
 
     async def segment_each_async(self, coords=None, box=None, **_):
-        await self.dice.wait()
+        await self.step()
         mask = np.zeros(SMALL[::-1], bool)
         mask[5:20, 5:30] = True
         count = max(len(coords or ()), len(box or ()))
         return iter([Segment(mask, 0.9, np.zeros((256, 256), np.float32), number) for number in range(count)])
 
     async def predict_async(self, **_):
-        await self.dice.wait()
+        await self.step()
         task = asyncio.get_running_loop().create_future()
         task.set_result((np.zeros((1, 1, 256, 256), np.float32), np.full((1, 1), 0.9)))
         return 1, task
@@ -112,18 +67,18 @@ class FakeClient(FakeWords):
 class Users:
     """Make up requests of users of every part of the service."""
 
-    def __init__(self, dice: Dice, large: str, video: bytes) -> None:
+    def __init__(self, dice, large, video):
         self.dice = dice
         self.image = colored(9)
         self.image_id = ""
         self.large = large
         self.video = video
         self.frames = [base64_of(clip.png(number)) for number in range(3)]
-        self.videos: list[str] = []
-        self.sessions: list[str] = []
-        self.states: list[str] = []
+        self.videos = []
+        self.sessions = []
+        self.states = []
 
-    def one(self) -> Dying | DyingPage:
+    def one(self):
         """Return the next request."""
         random = self.dice.random
         steps = int(10 ** random.uniform(0, 2.6)) - 1
@@ -135,7 +90,7 @@ class Users:
             return made
         return DyingPage(made, steps, random.choice(WAYS))
 
-    def learn(self, request: Dying) -> None:
+    def learn(self, request):
         """Remember what an answer names, for later requests."""
         if request.status >= 300 or not request.answer.startswith(b"{"):
             return
@@ -148,7 +103,7 @@ class Users:
             elif isinstance(told.get("data"), dict) and "session_id" in told["data"]:
                 self.sessions = [*self.sessions[-5:], told["data"]["session_id"]]
 
-    def some(self, known: list[str]) -> str:
+    def some(self, known):
         return self.dice.random.choice(known) if known else "0" * 32
 
     def page(self):
@@ -251,12 +206,12 @@ class Users:
     )  # fmt: skip
 
 
-async def ask(app, request: Dying):
+async def ask(app, request):
     await request.send_to(app)
     return request
 
 
-async def used(app) -> dict[str, float]:
+async def used(app):
     """Return how much of each budget is used, the service's other counters, and the process's tasks and open files."""
     text = (await ask(app, Dying("GET", "/metrics"))).answer.decode()
     names = ("triton_sam_service_budget_used", "triton_sam_service_pages", "triton_sam_service_requests_in_flight")
@@ -265,21 +220,21 @@ async def used(app) -> dict[str, float]:
     return {**counted, **descriptors(), "tasks": len(asyncio.all_tasks())}
 
 
-def descriptors() -> Counter[str]:
+def descriptors():
     """Return how many descriptors of each file, and of each kind of socket and pipe, this process has open."""
-    found: Counter[str] = Counter()
+    found = Counter()
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # that of this listing
             found[re.sub(r":\[\d+\]", "", str(each.readlink()))] += 1
     return found
 
 
-def counts(found: dict[str, float]) -> set[float]:
+def counts(found):
     """Return what the service counts, without what the process holds."""
     return {value for name, value in found.items() if name.startswith("triton_sam")}
 
 
-async def settled(app, files, expected) -> tuple[dict[str, float], list[str]]:
+async def settled(app, files, expected):
     """Wait until what is used is as expected and no file is left. Return both, after a while in any case."""
     end = time.monotonic() + PATIENCE
     while True:
@@ -290,15 +245,15 @@ async def settled(app, files, expected) -> tuple[dict[str, float], list[str]]:
         await asyncio.sleep(0.05)
 
 
-def growth(found: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+def growth(found, before):
     """Return what is used more than before. Other tests' connections in this process may have ended meanwhile."""
     return {name: value for name, value in found.items() if value > before.get(name, 0)}
 
 
-async def drive(app, users: Users, dice: Dice, requests: int) -> None:
+async def drive(app, users, dice, requests):
     left = iter(range(requests))
 
-    async def user() -> None:
+    async def user():
         for _ in left:
             request = users.one()
             await request.send_to(app)
@@ -308,7 +263,7 @@ async def drive(app, users: Users, dice: Dice, requests: int) -> None:
     await asyncio.gather(*(user() for _ in range(AT_A_TIME)))
 
 
-def run(tmp_path, seed: int, requests: int) -> None:
+def run(tmp_path, seed, requests):
     """Let requests die, and check that everything is given back."""
     dice = Dice(seed)
     slides = tmp_path / "slides"
@@ -327,7 +282,8 @@ def run(tmp_path, seed: int, requests: int) -> None:
     )
     app = create_app(settings)
     engine = app.state.engine
-    client, video_client = FakeClient(dice), FailingVideoClient(dice)
+    client, video_client = FakeClient(), FakeVideoClient()
+    client.step = video_client.step = dice.wait
 
     async def embed(engine, image, pair):
         await dice.wait()
@@ -346,7 +302,7 @@ def run(tmp_path, seed: int, requests: int) -> None:
         walked = [(Path(folder), [*inner, *names]) for folder, inner, names in os.walk(folders)]
         return [folder / name for folder, names in walked if folder != folders for name in names]
 
-    async def all_of_it() -> None:
+    async def all_of_it():
         async with app.router.lifespan_context(app):
             users = Users(dice, "", video)
             users.large = (await ask(app, Dying("GET", "/v1/large"))).json()["images"][0]["id"]

@@ -4,8 +4,6 @@ import functools
 import socket
 
 import pytest
-
-pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
 from support.running_service import NOBODY, problem, service_without_triton

@@ -1,11 +1,7 @@
 """Label Studio's protocol: the masks of points, boxes and drawn regions, and background points without their object."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support.running_service import running_service
 from support.tools import (
     BOX,

@@ -1,25 +1,16 @@
 """/v1/large over a real service and a real Triton: lists, tiles, clicks, and what callers must not see."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-
-pytest.importorskip("fastapi")
-pytest.importorskip("tifffile")
-pytest.importorskip("zarr")
-
 import zarr
+from PIL import Image
 from support.large_images import draw, write_tiff, write_zarr
 from support.running_service import NOBODY, problem, running_service
 from support.session_requests import encoded
@@ -38,7 +29,7 @@ HOUSE = (1510, 905, 1700, 1300)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A slide, an OME-Zarr image in a subfolder, and things that nobody may see."""
     base = tmp_path_factory.mktemp("large")
     inside, outside = base / "inside", base / "outside"
@@ -62,25 +53,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def large(service_triton, folder: Path):
+def large(service_triton, folder):
     with running_service(service_triton.grpc_url, large_images=str(folder)) as running:
         yield running
 
 
-def ids_of(service) -> dict[str, str]:
+def ids_of(service):
     return {each["name"]: each["id"] for each in service.http.get("/v1/large").json()["images"]}
 
 
 @pytest.fixture(scope="module")
-def ids(large) -> dict[str, str]:
+def ids(large):
     return ids_of(large)
 
 
-def test_the_list_has_no_image_from_outside(ids: dict[str, str]) -> None:
+def test_the_list_has_no_image_from_outside(ids):
     assert list(ids) == ["bad.tif", "deep/cells.zarr", "near.tif", "part.zarr", "slide.tif"]
 
 
-def test_a_part_from_outside_and_a_damaged_file_are_refused(large, ids: dict[str, str]) -> None:
+def test_a_part_from_outside_and_a_damaged_file_are_refused(large, ids):
     for name, words in (
         ("part.zarr", "link that leads out of the folder"),
         ("bad.tif", "bad.tif cannot be read as a large image"),
@@ -97,12 +88,12 @@ NO_IDS = (
 )
 
 
-def test_paths_are_no_ids(large) -> None:
+def test_paths_are_no_ids(large):
     for name in NO_IDS:
         assert large.http.get(f"/v1/large/{name}").status_code in (404, 422)
 
 
-def test_levels_and_tiles_show_the_image(large, ids: dict[str, str]) -> None:
+def test_levels_and_tiles_show_the_image(large, ids):
     info = large.http.get(f"/v1/large/{ids['slide.tif']}").json()
     assert (info["width"], info["height"], info["tile"], info["epsg"]) == (3000, 2200, 512, None)
     sizes = [(each["width"], each["height"], each["columns"], each["rows"]) for each in info["levels"]]
@@ -131,13 +122,13 @@ NO_TILES = (
 )
 
 
-def test_there_are_no_other_tiles(large, ids: dict[str, str]) -> None:
+def test_there_are_no_other_tiles(large, ids):
     for place in NO_TILES:
         detail = problem(large.http.get(f"/v1/large/{ids['slide.tif']}/levels/{place}"), 404)["detail"]
         assert "there is no such tile" in detail
 
 
-def test_a_click_is_that_of_the_client(large, ids: dict[str, str], service_triton, folder: Path) -> None:
+def test_a_click_is_that_of_the_client(large, ids, service_triton, folder):
     body = {"points": [[1600, 1000]], "format": "rle"}
     answer = large.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body)
     assert answer.status_code == 200, answer.text
@@ -152,7 +143,7 @@ def test_a_click_is_that_of_the_client(large, ids: dict[str, str], service_trito
     assert found["is_cut"] == wanted.is_cut
 
 
-def test_polygons_are_in_pixels_of_the_image_at_every_scale(large, ids: dict[str, str]) -> None:
+def test_polygons_are_in_pixels_of_the_image_at_every_scale(large, ids):
     body = {"points": [[80, 75], [300, 300]], "labels": [1, 0], "multimask": True}
     answer = large.http.post(f"/v1/large/{ids['deep/cells.zarr']}/segment", json=body).json()
     assert [each["candidate"] for each in answer["masks"]] == [0, 1, 2]
@@ -168,7 +159,7 @@ def test_polygons_are_in_pixels_of_the_image_at_every_scale(large, ids: dict[str
 
 
 @pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="no curl")
-def test_the_line_of_the_documentation_works(large, ids: dict[str, str]) -> None:
+def test_the_line_of_the_documentation_works(large, ids):
     text = (checkout() / "docs/reference/rest.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"curl .*/v1/large/.*", text)
     line = line.replace("localhost:5000", large.url).replace("51200, 30400", "1600, 1000")
@@ -188,14 +179,14 @@ WRONG_PROMPTS = (
 )
 
 
-def test_wrong_prompts_are_problems(large, ids: dict[str, str]) -> None:
+def test_wrong_prompts_are_problems(large, ids):
     for body, message in WRONG_PROMPTS:
         answer = large.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body)
         assert answer.status_code == 422
         assert message in answer.text
 
 
-def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder: Path) -> None:
+def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder):
     with running_service(NOBODY, large_images=str(folder), max_megapixels=0.4, token="open sesame") as running:
         assert running.http.get("/large").status_code == 200
         problem(running.http.get("/v1/large"), 401)
@@ -211,7 +202,7 @@ def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder: Path) ->
         ServiceSettings(large_images=str(folder / "gone"))
 
 
-def test_a_file_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_is_opened_again(tmp_path):
     write_tiff(tmp_path / "a.tif", draw([], (300, 200)), levels=1)
     with running_service(NOBODY, large_images=str(tmp_path)) as running:
         (image,) = running.http.get("/v1/large").json()["images"]
@@ -223,7 +214,7 @@ def test_a_file_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
         problem(running.http.get(f"/v1/large/{image['id']}"), 404)
 
 
-def test_without_the_option_there_is_nothing(service) -> None:
+def test_without_the_option_there_is_nothing(service):
     assert service.http.get("/large").status_code == 404
     assert service.http.get("/v1/large").status_code == 404
     assert 'href="large" hidden' in service.http.get("/").text
@@ -236,7 +227,7 @@ REGIONS = [[0, 0, 896, 700], [640, 0, 1300, 700]]
 
 
 @pytest.fixture(scope="module")
-def embedded(service_triton, tmp_path_factory: pytest.TempPathFactory):
+def embedded(service_triton, tmp_path_factory):
     """A service, and its folder: a slide with the embeddings of its two tiles, and a link to embeddings outside."""
     base = tmp_path_factory.mktemp("large")
     inside = base / "inside"
@@ -250,14 +241,14 @@ def embedded(service_triton, tmp_path_factory: pytest.TempPathFactory):
         yield running, inside
 
 
-def click(embedded, name: str, *point: int, **options: Any) -> Any:
+def click(embedded, name, *point, **options):
     service, _ = embedded
     body = {"points": [point], "format": "rle", **options}
     return service.http.post(f"/v1/large/{ids_of(service)[name]}/segment", json=body)
 
 
 @pytest.mark.slow
-def test_clicks_need_no_encoder(embedded, service_triton) -> None:
+def test_clicks_need_no_encoder(embedded, service_triton):
     service, folder = embedded
     assert list(ids_of(service)) == ["link.tif", "slide.tif"], "embeddings are no images"
     transport = Transport(parse_url(service_triton.http_url))
@@ -273,13 +264,13 @@ def test_clicks_need_no_encoder(embedded, service_triton) -> None:
     transport.close()
 
 
-def test_embeddings_from_outside_are_refused(embedded) -> None:
+def test_embeddings_from_outside_are_refused(embedded):
     answer = click(embedded, "link.tif", 400, 350)
     assert answer.status_code == 422
     assert "link that leads out of the folder" in answer.json()["detail"]
 
 
-def test_stale_embeddings_are_refused(embedded) -> None:
+def test_stale_embeddings_are_refused(embedded):
     """The folder is replaced meanwhile, as a user does it, and the service notices both faults and the repair."""
     _, folder = embedded
     path = folder / "slide.tif.sam2.embeddings.zarr"
@@ -287,7 +278,7 @@ def test_stale_embeddings_are_refused(embedded) -> None:
     root = zarr.open_group(path, mode="r+")
     own = dict(root.attrs["triton_sam"])
 
-    def replaced(group: str, **attributes: Any) -> None:
+    def replaced(group, **attributes):
         shutil.rmtree(path)
         shutil.copytree(good, path)
         zarr.open_group(path, mode="r+")[group].attrs.update(attributes) if group else root.attrs.update(attributes)

@@ -5,20 +5,16 @@ import json
 import re
 import struct
 import time
-from typing import ClassVar
 
 import numpy as np
 import pytest
-
-from triton_sam._common.bundle import bundled
-from triton_sam.families import get_family
-
-pytest.importorskip("fastapi")
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 from support.conditions import PATIENCE, wait_until
 from support.running_service import service_without_triton
 
+from triton_sam._common.bundle import bundled
+from triton_sam.families import get_family
 from triton_sam.service.api.live import _Outbox
 from triton_sam.service.engine import Pair, State
 from triton_sam.service.messages import VERSION, CancelMessage, MasksHeader, pack, read_message
@@ -176,60 +172,55 @@ def test_a_flood_of_messages_is_read_slowly(client, monkeypatch):
     assert count <= 30 + 60 * took + 1
 
 
-def test_a_page_ends_when_its_connection_breaks_while_it_reads_no_answers():
+@pytest.mark.anyio
+async def test_a_page_ends_when_its_connection_breaks_while_it_reads_no_answers():
+    broke = asyncio.Event()
+
     class Broken:
         async def send_text(self, message):
             await broke.wait()
             raise WebSocketDisconnect(1006)
 
-    async def run():
-        outbox = _Outbox(Broken())
-        sending = asyncio.create_task(outbox.send())
-        outbox.put("click", "on its way")
-        await asyncio.sleep(0)
-        outbox.put("click", "nobody reads this")
-        waiting = asyncio.create_task(outbox.wait())
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        broke.set()
-        with pytest.raises(WebSocketDisconnect):
-            await asyncio.wait_for(waiting, PATIENCE)
-        outbox.put("click", "neither this")
-        with pytest.raises(WebSocketDisconnect):
-            await asyncio.wait_for(outbox.wait(), PATIENCE)
-        await asyncio.gather(sending, return_exceptions=True)
-
-    broke = asyncio.Event()
-    asyncio.run(run())
+    outbox = _Outbox(Broken())
+    sending = asyncio.create_task(outbox.send())
+    outbox.put("click", "on its way")
+    await asyncio.sleep(0)
+    outbox.put("click", "nobody reads this")
+    waiting = asyncio.create_task(outbox.wait())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    broke.set()
+    with pytest.raises(WebSocketDisconnect):
+        await asyncio.wait_for(waiting, PATIENCE)
+    outbox.put("click", "neither this")
+    with pytest.raises(WebSocketDisconnect):
+        await asyncio.wait_for(outbox.wait(), PATIENCE)
+    await asyncio.gather(sending, return_exceptions=True)
 
 
-def test_a_page_that_does_not_read_costs_one_message_of_each_kind():
+@pytest.mark.anyio
+async def test_a_page_that_does_not_read_costs_one_message_of_each_kind():
+    sent, reading = [], asyncio.Event()
+
     class Deaf:
-        sent: ClassVar = []
-
         async def send_text(self, message):
-            self.sent.append(message)
+            sent.append(message)
             await reading.wait()
 
         send_bytes = send_text
 
-    async def fill():
-        outbox = _Outbox(Deaf())
-        sending = asyncio.create_task(outbox.send())
-        for number in range(1000):
-            outbox.put("click", f"click {number}")
-            outbox.put("hover", f"hover {number}")
-            outbox.put_fault(f"fault {number}")
-            await asyncio.sleep(0)
-        assert len(outbox._slots) + len(outbox._faults) == 2 + 10
-        reading.set()
-        for _ in range(100):
-            await asyncio.sleep(0)
-        sending.cancel()
-        return Deaf.sent
-
-    reading = asyncio.Event()
-    sent = asyncio.run(fill())
+    outbox = _Outbox(Deaf())
+    sending = asyncio.create_task(outbox.send())
+    for number in range(1000):
+        outbox.put("click", f"click {number}")
+        outbox.put("hover", f"hover {number}")
+        outbox.put_fault(f"fault {number}")
+        await asyncio.sleep(0)
+    assert len(outbox._slots) + len(outbox._faults) == 2 + 10
+    reading.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    sending.cancel()
     assert sent[0] == "fault 0"
     assert set(sent[1:]) == {"click 999", "hover 999", *(f"fault {number}" for number in range(990, 1000))}
 

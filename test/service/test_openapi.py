@@ -5,11 +5,9 @@ import json
 import subprocess
 import sys
 
+import hypothesis
 import pytest
-
-schemathesis = pytest.importorskip("schemathesis")
-pytest.importorskip("fastapi")
-hypothesis = pytest.importorskip("hypothesis")
+import schemathesis
 
 QUICK, THOROUGH = 15, 260
 """Requests an operation: 11 operations, and edge cases besides."""
@@ -18,7 +16,6 @@ QUICK, THOROUGH = 15, 260
 @pytest.fixture(scope="module")
 def with_large(light_triton, tmp_path_factory):
     """A service that also has a large image."""
-    pytest.importorskip("zarr")
     from support.large_images import draw, write_tiff
     from support.running_service import running_service
 

@@ -9,14 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-
-from triton_sam import Cleanup, SAM2TritonClient
-from triton_sam.masks.rle import rle_to_mask
-
-pytest.importorskip("fastapi")
 from support.conditions import settled, wait_until
 from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE, drag
 from support.session_requests import metrics
+
+from triton_sam import Cleanup, SAM2TritonClient
+from triton_sam.masks.rle import rle_to_mask
 
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""

@@ -3,10 +3,6 @@
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
-
 from support.running_browser import GRAVE, edited, open_page
 
 SHOW_ALL = """() => {

@@ -1,9 +1,6 @@
 """The page when Triton or the service goes away, and pages that need a token or another model."""
 
 import pytest
-
-pytest.importorskip("fastapi")
-pytest.importorskip("tifffile")
 from support.conditions import wait_until
 from support.in_process import made_up_triton
 from support.large_images import draw, write_tiff
@@ -14,7 +11,6 @@ from triton_sam.service.messages import VERSION
 
 
 def test_a_token_is_asked_for_and_a_service_that_dies_is_missed(browser, service_triton, tmp_path):
-    pytest.importorskip("zarr")
     write_tiff(tmp_path / "slide.tif", draw([(100, 100, 400, 300)], (800, 600)), levels=1)
     with running_service(service_triton.grpc_url, token="open sesame", large_images=str(tmp_path)) as guarded:
         context = browser.new_context(viewport=WIDE)

@@ -4,13 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from support.running_browser import drag, edited, masks_of
 from support.tools import filled, near
 
 from triton_sam.masks.rle import rle_to_mask
-
-pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
-from support.running_browser import drag, edited, masks_of
 
 NAMES = "tritonSam.scene.objects.map((object) => object.name)"
 WRITTEN = 300

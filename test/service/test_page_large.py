@@ -1,19 +1,11 @@
 """The page of slides and maps in headless Chromium, over a real service and a real Triton."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-
-pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
-pytest.importorskip("tifffile")
-pytest.importorskip("zarr")
-
 from support.large_images import write_tiff
 from support.running_browser import GRAVE, LAYOUT_FAULTS, NARROW, WIDE, Page
 from support.running_service import running_service
@@ -24,7 +16,7 @@ TILES_ARE_THERE = "tritonSam.image && tritonSam.tiles.isComplete(tritonSam.stage
 
 
 @pytest.fixture(scope="module")
-def slides(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
+def slides(tmp_path_factory, images):
     folder = tmp_path_factory.mktemp("slides")
     with Image.open(images / "shapes.jpg") as shapes:
         pixels = np.tile(np.asarray(shapes.convert("RGB")), (3, 3, 1))
@@ -34,7 +26,7 @@ def slides(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(service_triton, slides: Path):
+def service(service_triton, slides):
     with running_service(service_triton.grpc_url, large_images=str(slides)) as running:
         yield running
 
@@ -44,7 +36,7 @@ def opened(browser, service):
     """The page with the slide; each test says its window."""
     contexts = []
 
-    def open_it(name: str = "slide.tif", viewport: dict = WIDE, **options) -> Page:
+    def open_it(name="slide.tif", viewport=WIDE, **options):
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = Page(context.new_page())
@@ -57,20 +49,20 @@ def opened(browser, service):
         context.close()
 
 
-def at(page: Page, x: float, y: float) -> tuple[float, float]:
+def at(page, x, y):
     frame = page.page.locator("#canvas").bounding_box()
     left, top = page.page.evaluate(f"tritonSam.stage.toScreen({x}, {y})")
     return frame["x"] + left, frame["y"] + top
 
 
-def answered(page: Page) -> dict:
+def answered(page):
     page.wait(
         "tritonSam.scene.active && tritonSam.maskOf(tritonSam.scene.active) && document.getElementById('busy').hidden"
     )
     return page.page.evaluate("tritonSam.maskOf(tritonSam.scene.active)")
 
 
-def color(page: Page, x: float, y: float) -> list[int]:
+def color(page, x, y):
     """Return the colour of the canvas at a pixel of the image, after the next picture."""
     return page.page.evaluate(
         """async ([x, y]) => { for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
@@ -82,7 +74,7 @@ def color(page: Page, x: float, y: float) -> list[int]:
 
 
 @pytest.mark.slow
-def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None:
+def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service):
     page = opened()
     bare = color(page, *DISC)
     page.page.mouse.click(*at(page, *DISC))
@@ -128,7 +120,7 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service) -> None
 
 
 @pytest.mark.slow
-def test_moves_zooms_and_other_images_show_the_right_level(opened, service) -> None:
+def test_moves_zooms_and_other_images_show_the_right_level(opened, service):
     page = opened()
     page.page.mouse.move(*at(page, *DISC))
     for _ in range(12):
@@ -165,7 +157,7 @@ def test_moves_zooms_and_other_images_show_the_right_level(opened, service) -> N
 
 
 @pytest.mark.slow
-def test_the_keyboard_alone_is_enough(opened) -> None:
+def test_the_keyboard_alone_is_enough(opened):
     page = opened()
     for _ in range(12):
         page.page.keyboard.press("Tab")
@@ -197,7 +189,7 @@ def test_the_keyboard_alone_is_enough(opened) -> None:
 
 
 @pytest.mark.slow
-def test_the_layout_holds_in_both_themes_and_on_a_phone(opened) -> None:
+def test_the_layout_holds_in_both_themes_and_on_a_phone(opened):
     axe = (Path(pytest.importorskip("axe_playwright_python").__file__).parent / "axe.min.js").read_text("utf-8")
     for viewport, theme in ((WIDE, "dark"), (NARROW, "light")):
         page = opened(viewport=viewport, color_scheme=theme, bypass_csp=True)

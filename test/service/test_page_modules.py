@@ -1,25 +1,20 @@
 """Modules of the page that compute with masks, against Python: random masks, and pixels that touch at a corner."""
 
-from __future__ import annotations
-
 import base64
 import io
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import ndimage
 
-pytest.importorskip("playwright.sync_api")
 pytest.importorskip("skimage")
 
 from skimage import measure
-from support.running_browser import Modules
 from support.tools import filled
 
 from triton_sam.masks import mask_to_box
-from triton_sam.masks.rle import BoolArray, mask_to_rle
+from triton_sam.masks.rle import mask_to_rle
 
 SADDLES = [np.array(rows, bool) for rows in ([[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]])]
 CENTRES = """(path, width, height) => {
@@ -30,25 +25,25 @@ CENTRES = """(path, width, height) => {
 """A function that returns which pixels have their centre inside a path."""
 
 
-def masks(seed: int, count: int = 120, largest: int = 24) -> list[BoolArray]:
+def masks(seed, count=120, largest=24):
     """Return masks of all densities, among them empty and full ones, and saddles."""
     rng = np.random.default_rng(seed)
     drawn = [rng.random(rng.integers(1, largest, 2)) < density for density in rng.uniform(0, 1, count)]
     return [*SADDLES, np.zeros((3, 4), bool), np.ones((5, 2), bool), np.ones((1, 1), bool), *drawn]
 
 
-def signed(mask: BoolArray, rng: np.random.Generator) -> np.ndarray:
+def signed(mask, rng):
     """Return int8 logits that are above 0 inside a mask, and 0 or below it elsewhere."""
     return np.where(mask, rng.integers(1, 128, mask.shape), rng.integers(-128, 1, mask.shape))
 
 
-def spans_of(mask: BoolArray) -> list[int]:
+def spans_of(mask):
     """Return where the runs of foreground begin and end, column by column."""
     edges = np.diff(np.pad(mask.ravel(order="F").astype(np.int8), 1))
     return np.flatnonzero(edges).tolist()
 
 
-def test_run_lengths_are_read_and_written_as_in_python(modules: Modules) -> None:
+def test_run_lengths_are_read_and_written_as_in_python(modules):
     drawn = masks(1)
     encoded = [mask_to_rle(mask) for mask in drawn]
     plain = [mask_to_rle(mask, compressed=False)["counts"] for mask in drawn]
@@ -57,7 +52,7 @@ def test_run_lengths_are_read_and_written_as_in_python(modules: Modules) -> None
     assert modules.run("spans", "(rle, { spansOf, toRle }) => toRle(spansOf(rle), rle.size)", encoded) == encoded
 
 
-def test_counts_of_large_images_need_several_characters(modules: Modules) -> None:
+def test_counts_of_large_images_need_several_characters(modules):
     rng = np.random.default_rng(2)
     runs = [rng.integers(0, 10 ** rng.integers(1, 8), rng.integers(1, 30)).tolist() for _ in range(200)]
     edges = [np.cumsum(each).tolist() for each in runs]
@@ -69,7 +64,7 @@ def test_counts_of_large_images_need_several_characters(modules: Modules) -> Non
         assert sum(found) == sum(each)
 
 
-def test_areas_boxes_and_unions_are_those_of_the_pixels(modules: Modules) -> None:
+def test_areas_boxes_and_unions_are_those_of_the_pixels(modules):
     drawn = masks(3)
     rng = np.random.default_rng(3)
     others = [rng.random(mask.shape) < 0.3 for mask in drawn]
@@ -84,7 +79,7 @@ def test_areas_boxes_and_unions_are_those_of_the_pixels(modules: Modules) -> Non
         assert each["union"] == spans_of(mask | other | third)  # spans that touch are one
 
 
-def test_a_mask_contains_the_pixels_under_its_points(modules: Modules) -> None:
+def test_a_mask_contains_the_pixels_under_its_points(modules):
     source = """({ rle }, { spansOf, contains }) => { const [height, width] = rle.size, spans = spansOf(rle);
       return Array.from({ length: height }, (_, y) => Array.from({ length: width }, (_, x) =>
         [[0, 0], [0.99, 0.5], [0.3, 0.99]].map(([dx, dy]) => contains(spans, rle, { x: x + dx, y: y + dy })))); }"""
@@ -94,7 +89,7 @@ def test_a_mask_contains_the_pixels_under_its_points(modules: Modules) -> None:
         assert np.array_equal(each, np.repeat(mask[:, :, None], 3, axis=2))
 
 
-def test_outlines_hold_the_pixels_and_separate_those_that_touch_at_a_corner(modules: Modules) -> None:
+def test_outlines_hold_the_pixels_and_separate_those_that_touch_at_a_corner(modules):
     """Each connected piece has a ring, and each hole one. Pixels that touch only at a corner are not connected."""
     rng = np.random.default_rng(5)
     drawn = masks(5)
@@ -130,10 +125,10 @@ def test_outlines_hold_the_pixels_and_separate_those_that_touch_at_a_corner(modu
         assert found["bbox"] == (box and [box[0], box[1], box[2] - box[0], box[3] - box[1]])
 
 
-def test_outlines_of_run_lengths_hold_the_pixels(modules: Modules) -> None:
+def test_outlines_of_run_lengths_hold_the_pixels(modules):
     source = f"""({{ rle, bbox }}, {{ pathOf }}) => ({CENTRES})(pathOf(rle, bbox), rle.size[1], rle.size[0])"""
     drawn = masks(6)
-    inputs: list[dict[str, Any]] = [{"rle": mask_to_rle(mask)} for mask in drawn]
+    inputs = [{"rle": mask_to_rle(mask)} for mask in drawn]
     expected = list(drawn)
     for mask in drawn:
         if box := mask_to_box(mask):
@@ -143,7 +138,7 @@ def test_outlines_of_run_lengths_hold_the_pixels(modules: Modules) -> None:
         assert np.array_equal(found, mask)
 
 
-def test_cells_of_large_masks_are_inside_where_half_of_their_pixels_are(modules: Modules) -> None:
+def test_cells_of_large_masks_are_inside_where_half_of_their_pixels_are(modules):
     rng = np.random.default_rng(7)
     inputs, expected = [], []
     for shape in ((530, 1300), (3, 1025), (1100, 90)):
@@ -164,7 +159,7 @@ def test_cells_of_large_masks_are_inside_where_half_of_their_pixels_are(modules:
     assert modules.run("spans", source, inputs) == expected
 
 
-def test_bitmaps_are_painted_as_in_python(modules: Modules) -> None:
+def test_bitmaps_are_painted_as_in_python(modules):
     """Strokes and polygons change the pixels whose centres they cover, and no others."""
     rng = np.random.default_rng(8)
     inputs, expected = [], []
@@ -202,7 +197,7 @@ def test_bitmaps_are_painted_as_in_python(modules: Modules) -> None:
         assert found == [spans_of(np.asarray(each, bool)) for each in wanted]
 
 
-def test_masks_become_png_files(modules: Modules) -> None:
+def test_masks_become_png_files(modules):
     source = """async (rle, { maskToPng }) =>
       btoa(String.fromCharCode(...new Uint8Array(await (await maskToPng(rle)).arrayBuffer())))"""
     drawn = masks(9, 40)

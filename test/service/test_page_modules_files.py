@@ -1,20 +1,12 @@
 """Modules of the page that read and write files and streams, against Python."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
 import zipfile
 import zlib
-from typing import Any
 
 import numpy as np
-import pytest
-
-pytest.importorskip("playwright.sync_api")
-
-from support.running_browser import Modules
 from support.tools import filled_each
 
 from triton_sam.masks.rle import mask_to_rle
@@ -36,18 +28,18 @@ READ_COCO = """(text, { readCoco }) => {
 NAMES = ("a.jpg", "images/1/grün.png", "数.txt", "x" * 300, "project.json", "empty", "deep/er/b")
 
 
-def text_of(content: bytes) -> str:
+def text_of(content):
     return base64.b64encode(content).decode()
 
 
-def drawn_files(seed: int, count: int = 40) -> list[dict[str, bytes]]:
+def drawn_files(seed, count=40):
     """Return names and contents of files, some of them empty."""
     rng = np.random.default_rng(seed)
     chosen = [rng.permutation(NAMES)[: rng.integers(0, len(NAMES))] for _ in range(count)]
     return [{str(name): rng.bytes(int(10 ** rng.uniform(-0.5, 4))) for name in names} for names in chosen]
 
 
-def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+def zipped(files, compression=zipfile.ZIP_STORED):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
         for name, content in files.items():
@@ -55,7 +47,7 @@ def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> by
     return buffer.getvalue()
 
 
-def test_python_reads_the_zip_files_of_the_page_and_the_page_those_of_python(modules: Modules) -> None:
+def test_python_reads_the_zip_files_of_the_page_and_the_page_those_of_python(modules):
     source = f"""async (files, {{ zip }}) => {{ {BYTES}
       return textOf(await zip(files.map(([name, text]) => ({{ name, content: bytesOf(text) }})))); }}"""
     drawn = drawn_files(1)
@@ -69,7 +61,7 @@ def test_python_reads_the_zip_files_of_the_page_and_the_page_those_of_python(mod
     assert found == [dict(each) for each in texts if each]
 
 
-def test_damaged_and_packed_zip_files_are_refused(modules: Modules) -> None:
+def test_damaged_and_packed_zip_files_are_refused(modules):
     """A changed byte of a content, a missing end and a compressed file are errors, and none gives other contents."""
     rng = np.random.default_rng(2)
     damaged = []
@@ -85,13 +77,13 @@ def test_damaged_and_packed_zip_files_are_refused(modules: Modules) -> None:
         assert found.startswith(("the file is damaged", "not a ZIP file"))
 
 
-def test_checksums_are_those_of_zlib(modules: Modules) -> None:
+def test_checksums_are_those_of_zlib(modules):
     drawn = [content for files in drawn_files(3) for content in files.values()]
     source = f"(text, {{ checksum }}) => {{ {BYTES} return checksum(bytesOf(text)); }}"
     assert modules.run("zip", source, list(map(text_of, drawn))) == list(map(zlib.crc32, drawn))
 
 
-def test_coco_files_are_read_in_all_three_forms(modules: Modules) -> None:
+def test_coco_files_are_read_in_all_three_forms(modules):
     """Masks as text, as lists and as polygons; annotations without a pixel are left out."""
     rng = np.random.default_rng(4)
     texts, expected = [], []
@@ -123,12 +115,12 @@ def test_coco_files_are_read_in_all_three_forms(modules: Modules) -> None:
     assert modules.run("coco", READ_COCO, texts) == expected
 
 
-def annotated(segmentation: Any, image: int = 1) -> str:
+def annotated(segmentation, image=1):
     image_facts = {"id": 1, "file_name": "shapes.jpg", "width": 8, "height": 6}
     return json.dumps({"images": [image_facts], "annotations": [{"image_id": image, "segmentation": segmentation}]})
 
 
-def test_files_that_are_no_coco_are_refused_with_their_fault(modules: Modules) -> None:
+def test_files_that_are_no_coco_are_refused_with_their_fault(modules):
     cases = {
         "nothing": "the file is not valid JSON",
         '{"images": 1}': "the file is not a COCO data set: it needs images and annotations",
@@ -144,7 +136,7 @@ def test_files_that_are_no_coco_are_refused_with_their_fault(modules: Modules) -
     assert modules.run("coco", READ_COCO, list(cases)) == list(cases.values())
 
 
-def test_events_of_the_service_are_read_however_they_are_cut(modules: Modules) -> None:
+def test_events_of_the_service_are_read_however_they_are_cut(modules):
     """A chunk may end in the middle of an event or of a character, and nothing is read after the event "done"."""
     rng = np.random.default_rng(5)
     inputs, expected = [], []

@@ -1,23 +1,16 @@
 """Modules of the page that keep something: the history of objects, what of a video and of a large image is loaded."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("playwright.sync_api")
-
-from support.running_browser import Modules
 
 KEPT_STEPS = 50
 """Steps of the history that a stored state holds, see static/scene.js."""
 STEPS = ("begin", "point", "box", "label", "duplicate", "move", "remove", "undo", "redo", "view", "store")
 
 
-def walks(seed: int, count: int = 40, length: int = 60) -> list[list[list[Any]]]:
+def walks(seed, count=40, length=60):
     """Return random sequences of what a user does: [step, number, number]."""
     rng = np.random.default_rng(seed)
     likely = np.array([3, 5, 1, 1, 1, 1, 1, 6, 4, 2, 1], float)
@@ -55,12 +48,12 @@ WALK = """(steps, { SCENE }) => {
 
 
 @pytest.mark.parametrize(("module", "scene"), [("scene", "Scene"), ("video-scene", "VideoScene")])
-def test_undo_and_redo_walk_through_the_states_of_objects(modules: Modules, module: str, scene: str) -> None:
+def test_undo_and_redo_walk_through_the_states_of_objects(modules, module, scene):
     """A list of states and a place in it are the model. A state that is stored and restored keeps the last steps."""
     inputs = walks(1)
     for steps, states in zip(inputs, modules.run(module, WALK.replace("SCENE", scene), inputs), strict=True):
-        before: list[Any] = []
-        after: list[Any] = []
+        before = []
+        after = []
         now = states[0][:2]
         assert now == [[], None]
         for (step, *_), (objects, active, can_undo, can_redo) in zip(steps, states[1:], strict=True):
@@ -83,7 +76,7 @@ def test_undo_and_redo_walk_through_the_states_of_objects(modules: Modules, modu
             assert active is None or active in ids
 
 
-def test_a_video_shows_the_prompts_of_each_frame(modules: Modules) -> None:
+def test_a_video_shows_the_prompts_of_each_frame(modules):
     """Points of a frame come back when the user looks at the frame again, and stay out of all others."""
     rng = np.random.default_rng(2)
     inputs = [rng.integers(0, 4, (30, 2)).tolist() for _ in range(40)]
@@ -101,7 +94,7 @@ def test_a_video_shows_the_prompts_of_each_frame(modules: Modules) -> None:
         assert prompted == sorted({frame for frame, _ in steps})
 
 
-def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules: Modules) -> None:
+def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules):
     colors = modules.run("scene", "(number, { colorOf }) => colorOf(number)", list(range(1, 201)))
     assert len(set(colors[:40])) == 40
     assert all(len(each) == 7 and int(each[1:], 16) >= 0 for each in colors)
@@ -129,7 +122,7 @@ def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules: Mod
         assert found["labels"] == [kind for kind in kinds if kind] * 2
 
 
-def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules: Modules) -> None:
+def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules):
     rng = np.random.default_rng(5)
     inputs, expected = [], []
     for _ in range(80):
@@ -181,7 +174,7 @@ def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules: Module
         assert found == [wanted, min(6, len(wanted)), True]
 
 
-def test_masks_of_a_video_are_listed_as_ranges_of_frames(modules: Modules) -> None:
+def test_masks_of_a_video_are_listed_as_ranges_of_frames(modules):
     rng = np.random.default_rng(6)
     inputs = [rng.permutation(40)[: rng.integers(0, 40)].tolist() for _ in range(60)]
     source = """(frames, { VideoMasks, VideoScene }) => {
@@ -195,7 +188,7 @@ def test_masks_of_a_video_are_listed_as_ranges_of_frames(modules: Modules) -> No
             assert all(after[0] > before[1] + 1 for before, after in itertools.pairwise(found))
 
 
-def test_frames_are_loaded_once_the_newest_first_and_a_few_at_a_time(modules: Modules) -> None:
+def test_frames_are_loaded_once_the_newest_first_and_a_few_at_a_time(modules):
     rng = np.random.default_rng(7)
     inputs = [rng.integers(0, 30, 60).tolist() for _ in range(30)]
     source = """async (wanted, { Frames }) => {

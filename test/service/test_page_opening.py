@@ -5,10 +5,6 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-
-pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
-
 from support.running_browser import slow_line
 
 PART = "document.getElementById('busy-part')"

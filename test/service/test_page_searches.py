@@ -7,8 +7,6 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_clients import NOTHING, SCORES, shapes
 from support.running_browser import open_page

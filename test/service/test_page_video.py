@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import clip
-
-pytest.importorskip("fastapi")
-pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_clients import let_go_on, propagation_of
 from support.running_browser import covered, go_to, open_clip, open_page, segmented, shown, track

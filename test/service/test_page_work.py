@@ -5,9 +5,6 @@ import json
 import zipfile
 
 import pytest
-
-pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
 from support.running_browser import open_page
 
 FACTS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"

@@ -6,17 +6,13 @@ import logging
 import math
 
 import pytest
-
-from triton_sam.errors import ConfigurationError
-from triton_sam.service.settings import Quota, Token, read_tokens
-
-pytest.importorskip("fastapi")
 from starlette.testclient import WebSocketDenialResponse
 from support.running_service import problem, service_without_triton
 
+from triton_sam.errors import ConfigurationError
 from triton_sam.service.budgets import TokenBucket
 from triton_sam.service.logs import LOGGER, JsonFormatter, TextFormatter
-from triton_sam.service.settings import ServiceSettings
+from triton_sam.service.settings import Quota, ServiceSettings, Token, read_tokens
 from triton_sam.service.tracing import read_trace
 
 LAB, CLINIC = {"authorization": "Bearer lab-secret"}, {"authorization": "Bearer clinic-secret"}

@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 from support import clip
 from support.conditions import wait_until
 from support.fake_clients import service_with_fakes, shapes

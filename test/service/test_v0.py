@@ -12,12 +12,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from PIL import Image
-
-from triton_sam import ImageEmbeddings, SAM2TritonClient
-
-pytest.importorskip("fastapi")
 from support.conditions import wait_until
 
+from triton_sam import ImageEmbeddings, SAM2TritonClient
 from triton_sam.service.api import v0
 from triton_sam.service.problems import Problem
 

@@ -6,12 +6,10 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from support.running_service import problem
 
 from triton_sam import Cleanup
 from triton_sam.masks.rle import rle_to_mask
-
-pytest.importorskip("fastapi")
-from support.running_service import problem
 
 POINT = {"points": [[200, 180]]}
 BOXES = [[90, 70, 310, 290], [430, 60, 700, 230]]
@@ -33,7 +31,7 @@ def test_an_image_is_uploaded_once(service, picture, image):
 CLEANUP = {"max_hole_area": 30, "max_sprinkle_area": 30, "smooth": 3, "keep_clicked": True, "clip_to_box": True}
 CLIPPED = [150, 120, 260, 240]
 TWO = [{"points": [[200, 180]]}, {"points": [[520, 145], [690, 200]], "labels": [1, 0]}]
-SAME: tuple[tuple[dict, dict], ...] = (
+SAME = (
     (
         {"points": [[200, 180], [300, 60]], "labels": [1, 0]},
         {"point_coords": [[200, 180], [300, 60]], "point_labels": [1, 0]},

@@ -11,12 +11,9 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
-
-from triton_sam.errors import ConfigurationError
-
-pytest.importorskip("fastapi")
 from support.running_service import problem, running_service
 
+from triton_sam.errors import ConfigurationError
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
 from triton_sam.service.quotas import same_token

@@ -9,12 +9,8 @@ import zipfile
 
 import httpx
 import numpy as np
-import pytest
 from PIL import Image
 from support import clip
-
-pytest.importorskip("fastapi")
-pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_clients import let_go_on, propagation_of, service_with_fakes
 from support.running_service import POINT, events_of, problem, track, upload, used

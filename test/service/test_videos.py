@@ -1,7 +1,5 @@
 """`/v1/videos` with a video client that needs no Triton: uploads, limits, prompts, tracking, downloads."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
@@ -12,9 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import clip
-
-pytest.importorskip("fastapi")
-pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_clients import service_with_fakes
 from support.running_service import POINT, problem, upload, used

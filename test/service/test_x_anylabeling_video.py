@@ -3,8 +3,6 @@
 import json
 
 import pytest
-
-pytest.importorskip("fastapi")
 from support import clip
 from support.fake_clients import let_go_on, propagation_of
 from support.tools import base64_of, filled_each, near

@@ -1,4 +1,4 @@
-"""A folder of small images with boxes in COCO's format, and a client whose masks are the boxes."""
+"""A folder of small images with boxes in COCO's format, a client whose masks are the boxes, and drawn scenes."""
 
 from __future__ import annotations
 
@@ -153,9 +153,7 @@ def write_scenes(folder: Path, count: int, side: int = SIDE, objects: int | None
     """Write scenes as PNG, and `boxes.json` beside them; return the path of the latter.
 
     Args:
-        folder: a new folder.
         count: number of scenes; scene i has the seed i, from 1.
-        side: their width and height in pixels.
         objects: number of objects of each scene with a box; None: all objects and their parts.
     """
     from triton_sam.scenes.scenes import generate_scene

@@ -99,12 +99,17 @@ class FakeFinder:
             self.closed += 1
 
 
+async def at_once() -> None:
+    """Take no time."""
+
+
 class FakeWords:
     """The client of a service. It finds the shapes for every text except NOTHING, without those in negative boxes.
 
     Attributes:
         asked: query, image and example of each search.
         ended: number of searches that have ended in any way.
+        step: awaited in each search; it may fail.
         gate: if set, each search waits for this event.
         failure: error of each search.
     """
@@ -112,6 +117,7 @@ class FakeWords:
     def __init__(self) -> None:
         self.asked: list[tuple[Query, Any, Any]] = []
         self.ended = 0
+        self.step = at_once
         self.reset()
 
     def reset(self) -> None:
@@ -125,6 +131,7 @@ class FakeWords:
         query = check_parameters(text, boxes, box_labels, parameters)
         self.asked.append((query, image, example))
         try:
+            await self.step()
             if self.gate is not None:
                 await self.gate.wait()
             if self.failure is not None:
@@ -175,6 +182,7 @@ class FakeVideo:
         self._client = client
 
     async def add(self, frame, object_id, points=None, labels=None, box=None, mask=None, clear_old_points=True):
+        await self._client.step()
         if len({*self.prompts, object_id}) > self._client.most_objects:
             raise PromptError("max_objects: a session takes 64 objects")
         prompt = {"points": points, "labels": labels, "box": box, "mask": mask, "clear_old_points": clear_old_points}
@@ -193,6 +201,7 @@ class FakeVideo:
                 await asyncio.sleep(0.01)  # the test is in another thread
             if self._client.failure is not None:
                 raise self._client.failure
+            await self._client.step()
             yield frame, {object_id: self._segment(object_id, frame) for object_id in sorted(self.prompts)}
 
     async def remove(self, object_id):
@@ -206,6 +215,7 @@ class FakeVideo:
 
     async def aclose(self):
         self.is_closed = True
+        await self._client.step()
 
     def _segment(self, object_id: int, frame: int) -> VideoSegment:
         at, prompt = min(self.prompts[object_id].items(), key=lambda entry: abs(entry[0] - frame))
@@ -225,10 +235,12 @@ class FakeVideoClient:
         videos: all sessions that were opened.
         seconds: how long a frame takes.
         limit: a propagation waits in the frame after so many until the limit is raised or None.
+        step: awaited in each call and before the masks of each frame; it may fail.
     """
 
     def __init__(self) -> None:
         self.videos: list[FakeVideo] = []
+        self.step = at_once
         self.reset()
 
     def reset(self) -> None:
@@ -238,6 +250,7 @@ class FakeVideoClient:
         self.failure: Exception | None = None
 
     async def open(self, source: Any, *, every: int = 1) -> FakeVideo:
+        await self.step()
         self.videos.append(FakeVideo(self, source, every))
         return self.videos[-1]
 
@@ -296,9 +309,12 @@ async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
 def service_with_fakes(*, words: bool = False, videos: bool = True, **options: Any) -> Iterator[FakeClients]:
     """Run a service with the model "sam2", which tracks ``videos``, and with ``words`` "sam3", which finds words."""
     finder, found_words, tracker = FakeFinder(), FakeWords(), FakeVideoClient()
-    fakes: dict[str, Callable[..., Any]] = {"_pairs": made_up_models(words=words, videos=videos), "embed": _embed}
-    if words:
-        fakes["client"] = lambda engine, pair, *, keeps_images: found_words
+
+    def client(engine: Engine, pair: Pair, *, keeps_images: bool) -> Any:
+        return found_words if pair.finds_concepts else Engine.client(engine, pair, keeps_images=keeps_images)
+
+    fakes: dict[str, Callable[..., Any]] = {"client": client, "embed": _embed}
+    fakes["_pairs"] = made_up_models(words=words, videos=videos)
     with running_service(NOBODY, fakes, **options) as service:
         service.app.state.searches.find = finder
         service.app.state.videos.connect = lambda *_: tracker

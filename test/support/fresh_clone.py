@@ -41,13 +41,7 @@ def fresh_clone(root: Path, clone: Path) -> Path:
 def served(clone: Path, log: Path, variables: Mapping[str, str], seconds: float) -> Iterator[int]:
     """Run scripts/run_triton.sh of a clone, and yield the HTTP port when every model is ready.
 
-    At the end, SIGTERM must end the script and the server.
-
-    Args:
-        clone: the folder of the clone.
-        log: the file for the output of the script and the server.
-        variables: further environment variables.
-        seconds: time limit until the server is ready.
+    At the end, SIGTERM must end the script and the server. The log has the output of both.
     """
     ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
     environment = {**os.environ, **ports, **variables}

@@ -161,10 +161,7 @@ def junk(rng: random.Random, depth: int = 3) -> Any:
 def spoil(rng: random.Random, request: Mapping[str, Any], names: Sequence[str] = ()) -> dict[str, Any]:
     """Return the request, in half of the cases with up to three wrong, missing or unknown members.
 
-    Args:
-        rng: random generator.
-        request: a valid request.
-        names: names of further possible members.
+    The names are those of further possible members.
     """
     spoiled = dict(request)
     for _ in range(rng.choice((0, 0, 0, 1, 2, 3))):

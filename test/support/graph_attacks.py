@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.family_configs import WIDTH
+from support.tiny_models import WIDTH
 
 from triton_sam.export import onnx_tools
 from triton_sam.families import get_family
@@ -189,9 +189,7 @@ def run(
     """Run requests against an ONNX file in separate processes.
 
     Args:
-        model: the ONNX file.
         requests: see graph_runner.py.
-        folder: an empty folder for the files of the runs.
         python: the command of a Python with numpy and onnxruntime.
 
     Returns:

@@ -37,14 +37,7 @@ class MissingProgramError(Exception):
 
 @functools.cache
 def program(name: str) -> str:
-    """Return the path of helm (version 4) or kubectl.
-
-    Args:
-        name: "helm" or "kubectl".
-
-    Raises:
-        MissingProgramError: the program is not installed and cannot be downloaded.
-    """
+    """Return the path of helm (version 4) or kubectl."""
     found = shutil.which(name)
     if found is not None and (name != "helm" or run([found, "version", "--short"]).stdout.startswith("v4")):
         return found
@@ -64,8 +57,6 @@ def template(*values: Path | str, chart: Path = CHART, namespace: str = "vision"
 
     Args:
         values: files of values, or settings such as "gpu.count=2".
-        chart: folder of the chart.
-        namespace: namespace of the release.
 
     Raises:
         ValueError: helm refuses the values. The text is helm's message.

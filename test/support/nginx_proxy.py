@@ -1,4 +1,4 @@
-"""Runs the project's nginx configuration on free ports in front of servers on this machine."""
+"""Runs the project's nginx configuration on free ports, in front of servers on this machine or of small stand-ins."""
 
 from __future__ import annotations
 

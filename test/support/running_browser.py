@@ -1,4 +1,4 @@
-"""The page in headless Chromium, and helper functions for tests."""
+"""The page in headless Chromium, its modules without the page, and helper functions for tests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from playwright import sync_api as playwright
+from support.conditions import wait_until
 
+from triton_sam import Cleanup
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.page import STATIC
-
-playwright = pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
-from support.conditions import wait_until  # noqa: E402 - needs the service extra
-
-from triton_sam import Cleanup  # noqa: E402 - see above
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 800}
@@ -299,10 +296,7 @@ class Modules:
     def run(self, modules: str, source: str, inputs: Sequence[Any]) -> list[Any]:
         """Return what a JavaScript function returns for each input, in one call of the browser.
 
-        Args:
-            modules: names of modules, separated by spaces.
-            source: a function of an input and of everything that the modules export.
-            inputs: JSON values.
+        The source is a function of an input and of everything that the modules export.
         """
         with self._chromium.in_use():
             return json.loads(self._page.evaluate(RUN, [modules.split(), source, json.dumps(inputs)]))

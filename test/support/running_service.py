@@ -1,4 +1,4 @@
-"""A SAM service in a thread of the test process, on a free port or without a port."""
+"""A SAM service in a thread of the test process, on a free port or without a port, or as a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the session model, and metrics of its server."""
+"""Requests to the session model, also of many clients at a time, and metrics of its server."""
 
 from __future__ import annotations
 

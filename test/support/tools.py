@@ -1,4 +1,4 @@
-"""Requests of annotation tools, for tests of adapters."""
+"""Annotation tools: their requests, masks in their formats, and a row for each tool that the service supports."""
 
 from __future__ import annotations
 
@@ -88,7 +88,6 @@ def without_specks(mask: BoolArray, share_of_mean: float = 0.0) -> BoolArray:
     """Return a mask without small parts and with filled small holes, for formats for manual editing.
 
     Args:
-        mask: the mask.
         share_of_mean: parts and holes below this share of the mean area of the parts are small; 0: those below a
             hundredth of the largest part, or below ten pixels.
     """

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from support.family_configs import write_family
+from support.tiny_models import write_family
 
 from triton_sam._common.bundle import bundled
 from triton_sam.export.guards import add_guard

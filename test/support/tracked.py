@@ -1,4 +1,4 @@
-"""A video client without a server, which tracks moving discs from any prompt in the same way."""
+"""Clients without a server that track moving discs from any prompt, and find them by words."""
 
 from __future__ import annotations
 

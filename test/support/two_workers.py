@@ -221,11 +221,7 @@ ALLOWED = {
 
 
 def forbidden_skips(stats: Mapping[str, list[Any]]) -> list[str]:
-    """Return a line for each skipped test or file whose reason is not allowed.
-
-    Args:
-        stats: the reports of pytest's terminal reporter, by outcome.
-    """
+    """Return a line for each skipped test or file whose reason is not allowed, from the reports by outcome."""
     return sorted(set(_forbidden(stats)))
 
 

@@ -1,4 +1,4 @@
-"""Separate environments for packages that conflict with those of the tests, and scripts that run in them."""
+"""Separate environments for packages that conflict with those of the tests, and older ONNX Runtimes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ import pytest
 
 
 def make_environment(folder: Path, packages: Sequence[str]) -> Path:
-    """Install packages with uv into a new environment and return its Python; skip if this is not possible.
-
-    Args:
-        folder: the new environment.
-        packages: arguments of `uv pip install`.
-    """
+    """Install packages with uv into a new environment and return its Python; skip if this is not possible."""
     if importlib.util.find_spec("uv") is None:
         pytest.skip("needs uv, which makes environments: pip install uv")
     python = folder / "bin" / "python"

@@ -17,13 +17,7 @@ The finest map of SAM3 has 81 MiB."""
 
 
 def send(protocol: Any, client: Any, model: str, request: list[dict]) -> str | None:
-    """Send one request of zeros.
-
-    Args:
-        protocol: tritonclient.http or tritonclient.grpc.
-        client: its InferenceServerClient.
-        model: name of the model.
-        request: see graph_runner.py; the shapes may have negative sizes.
+    """Send one request of zeros, see graph_runner.py, by a module of tritonclient. The shapes may have negative sizes.
 
     Returns:
         The status of the error, for example "500" or "StatusCode.INTERNAL"; None if the server answered.

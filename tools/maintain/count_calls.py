@@ -157,7 +157,7 @@ def over_http(triton: Any) -> Iterator[str]:
 def count_click() -> dict[str, list[tuple[CodeType, int]]]:
     """Return the functions of a click on an image in the server's cache."""
     calls = Calls()
-    from support.image_server import ImageServer
+    from support.in_process import ImageServer
 
     from triton_sam import SAM2TritonClient
 

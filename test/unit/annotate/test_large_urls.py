@@ -19,8 +19,8 @@ pytest.importorskip("upath")
 
 import tifffile
 from support.annotated import files_of
+from support.file_server import Storage, web
 from support.large_images import ColourServer, draw, write_tiff, write_zarr
-from support.web_storage import Storage, web
 
 from triton_sam.annotate import job
 from triton_sam.annotate.large_sources import Tiling, read_large_source

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.annotated import SIZE, FakeServers, coco, files_of, servers, write_data_set, write_images
-from support.web_storage import Storage, web
+from support.file_server import Storage, web
 
 from triton_sam.annotate.sources import read_source
 from triton_sam.cli import main

@@ -1,7 +1,7 @@
 """Fixtures of the tests of clients."""
 
 import pytest
-from support.image_server import ImageServer
+from support.in_process import ImageServer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.image_server import CLIENTS, Face, ImageServer, refusal
+from support.in_process import CLIENTS, Face, ImageServer, refusal
 
 from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client import session_image

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
-from support.found_masks import found_mask
+from support.rectangles import found_mask
 
 from triton_sam.client.everything import last_of, search, see_by_clicks
 from triton_sam.everything import parts

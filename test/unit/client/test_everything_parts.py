@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support.conditions import wait_until
 from support.fuzzing import text
-from support.image_server import ImageServer, refusal
+from support.in_process import ImageServer, refusal
 
 from triton_sam import (
     ConfigurationError,

@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 import pytest
-from support.image_server import ImageServer
+from support.in_process import ImageServer
 
 from triton_sam import SpeculativeSAM2Client
 from triton_sam.errors import ConfigurationError

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.found_masks import found_mask
+from support.rectangles import found_mask
 
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
 from triton_sam.client.mask_generator import generator_of

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from support.image_server import ImageServer, refusal
+from support.in_process import ImageServer, refusal
 
 from triton_sam import PromptError, SAM2TritonClient
 from triton_sam.client import session_image

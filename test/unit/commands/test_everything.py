@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.image_server import ImageServer, discs
+from support.in_process import ImageServer, discs
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.family_configs import config_text
+from support.tiny_models import config_text
 
 pytestmark = pytest.mark.export
 pytest.importorskip("huggingface_hub")

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("onnx")
 
 from support.commands import copy_committed
-from support.family_configs import write_family
+from support.tiny_models import write_family
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main

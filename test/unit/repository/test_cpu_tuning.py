@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from support.family_configs import config_text
+from support.tiny_models import config_text
 
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError

@@ -1,28 +1,25 @@
 """Work for a client ends with the client: when it hangs up, cancels its `session_id`, or has waited for too long."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
 from triton_sam.service.cancellation import CancellableRequests
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.problems import CLIENT_CLOSED_REQUEST, Problem
+
+pytestmark = pytest.mark.anyio
 
 
 class Client:
     """The request of a client that stays until it hangs up, or whose body has a fault."""
 
-    def __init__(self, fault: Exception | None = None) -> None:
+    def __init__(self, fault=None):
         self._fault = fault
         self._parts = 3
         self.hangs_up = asyncio.Event()
 
-    async def receive(self) -> dict[str, str]:
+    async def receive(self):
         if self._fault is not None:
             raise self._fault
         if self._parts:  # of a body that no route reads
@@ -35,11 +32,11 @@ class Client:
 class Work:
     """Work that ends when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.began, self.goes_on = asyncio.Event(), asyncio.Event()
         self.cancelled = False
 
-    async def __call__(self) -> str:
+    async def __call__(self):
         self.began.set()
         try:
             await self.goes_on.wait()
@@ -51,149 +48,125 @@ class Work:
 
 
 @pytest.fixture
-def metrics() -> Metrics:
+def metrics():
     return Metrics()
 
 
 @pytest.fixture
-def requests(metrics: Metrics) -> CancellableRequests:
+def requests(metrics):
     return CancellableRequests(60, metrics)
 
 
-def cancelled(metrics: Metrics) -> float:
+def cancelled(metrics):
     return metrics.registry.get_sample_value("triton_sam_service_cancelled_total") or 0
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story; no task may be left behind."""
-
-    async def alone() -> None:
-        await story()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(alone())
+@pytest.fixture(autouse=True)
+async def _no_task_is_left():
+    before = len(asyncio.all_tasks())
+    yield
+    assert len(asyncio.all_tasks()) == before
 
 
-async def begun(requests: CancellableRequests, client: Client, work: Work, *args: Any, **options: Any) -> Any:
+async def begun(requests, client, work, *args, **options):
     """Start a request, and return its task once the work has begun."""
-    task = asyncio.create_task(requests.run(client, work(), *args, **options))  # type: ignore[arg-type]
+    task = asyncio.create_task(requests.run(client, work(), *args, **options))
     await work.began.wait()
     return task
 
 
-def test_results_and_errors_of_the_work_reach_the_client(requests: CancellableRequests, metrics: Metrics) -> None:
-    async def fail() -> None:
+async def test_results_and_errors_of_the_work_reach_the_client(requests, metrics):
+    async def fail():
         raise ValueError("no such mask")
 
-    async def story() -> None:
-        work = Work()
-        task = await begun(requests, Client(), work, "me")
-        work.goes_on.set()
-        assert await task == "masks"
-        with pytest.raises(ValueError, match="no such mask"):
-            await requests.run(Client(), fail())  # type: ignore[arg-type]
-        assert requests.cancel("me") == 0
-
-    run(story)
+    work = Work()
+    task = await begun(requests, Client(), work, "me")
+    work.goes_on.set()
+    assert await task == "masks"
+    with pytest.raises(ValueError, match="no such mask"):
+        await requests.run(Client(), fail())
+    assert requests.cancel("me") == 0
     assert cancelled(metrics) == 0
 
 
-def test_work_ends_before_the_answer_when_the_client_hangs_up(requests: CancellableRequests, metrics: Metrics) -> None:
-    async def story() -> None:
-        client, work = Client(), Work()
-        task = await begun(requests, client, work)
-        client.hangs_up.set()
-        with pytest.raises(Problem) as caught:
-            await task
-        assert (caught.value.status_code, caught.value.code) == (CLIENT_CLOSED_REQUEST, "cancelled")
-        assert work.cancelled
-
-    run(story)
+async def test_work_ends_before_the_answer_when_the_client_hangs_up(requests, metrics):
+    client, work = Client(), Work()
+    task = await begun(requests, client, work)
+    client.hangs_up.set()
+    with pytest.raises(Problem) as caught:
+        await task
+    assert (caught.value.status_code, caught.value.code) == (CLIENT_CLOSED_REQUEST, "cancelled")
+    assert work.cancelled
     assert cancelled(metrics) == 1
 
 
-def test_a_session_id_cancels_its_requests_and_no_others(requests: CancellableRequests, metrics: Metrics) -> None:
-    async def story() -> None:
-        works = [Work() for _ in range(4)]
-        names = ("me", "me", "you", None)
-        tasks = [await begun(requests, Client(), work, name) for work, name in zip(works, names, strict=True)]
-        live = asyncio.create_task(Work()())
-        requests.name(live, "me")
-        requests.name(live, None)
-        assert requests.cancel("me") == 3
-        for task in tasks[:2]:
-            with pytest.raises(Problem) as caught:
-                await task
-            assert caught.value.status_code == CLIENT_CLOSED_REQUEST
-        with pytest.raises(asyncio.CancelledError):
-            await live
-        await asyncio.sleep(0)
-        assert requests.cancel("me") == 0
-        for work in works[2:]:
-            work.goes_on.set()
-        assert [await task for task in tasks[2:]] == ["masks", "masks"]
-        assert [work.cancelled for work in works] == [True, True, False, False]
-
-    run(story)
+async def test_a_session_id_cancels_its_requests_and_no_others(requests, metrics):
+    works = [Work() for _ in range(4)]
+    names = ("me", "me", "you", None)
+    tasks = [await begun(requests, Client(), work, name) for work, name in zip(works, names, strict=True)]
+    live = asyncio.create_task(Work()())
+    requests.name(live, "me")
+    requests.name(live, None)
+    assert requests.cancel("me") == 3
+    for task in tasks[:2]:
+        with pytest.raises(Problem) as caught:
+            await task
+        assert caught.value.status_code == CLIENT_CLOSED_REQUEST
+    with pytest.raises(asyncio.CancelledError):
+        await live
+    await asyncio.sleep(0)
+    assert requests.cancel("me") == 0
+    for work in works[2:]:
+        work.goes_on.set()
+    assert [await task for task in tasks[2:]] == ["masks", "masks"]
+    assert [work.cancelled for work in works] == [True, True, False, False]
     assert cancelled(metrics) == 2
 
 
 @pytest.mark.parametrize(("whole", "own"), [(0.02, None), (60, 0.02)])
-def test_work_that_takes_too_long_is_cancelled(metrics: Metrics, whole: float, own: float | None) -> None:
-    async def story() -> None:
-        work = Work()
-        task = await begun(CancellableRequests(whole, metrics), Client(), work, timeout=own)
-        with pytest.raises(Problem, match=r"no result within 0\.02 s: try again") as caught:
-            await task
-        assert (caught.value.status_code, caught.value.code) == (504, "timeout")
-        assert work.cancelled
-
-    run(story)
+async def test_work_that_takes_too_long_is_cancelled(metrics, whole, own):
+    work = Work()
+    task = await begun(CancellableRequests(whole, metrics), Client(), work, timeout=own)
+    with pytest.raises(Problem, match=r"no result within 0\.02 s: try again") as caught:
+        await task
+    assert (caught.value.status_code, caught.value.code) == (504, "timeout")
+    assert work.cancelled
     assert cancelled(metrics) == 0
 
 
-def test_a_request_may_have_more_time_than_others(metrics: Metrics) -> None:
-    async def story() -> None:
-        task = await begun(CancellableRequests(0.01, metrics), Client(), work := Work(), timeout=60)
-        await asyncio.sleep(0.05)
-        work.goes_on.set()
-        assert await task == "masks"
-
-    run(story)
+async def test_a_request_may_have_more_time_than_others(metrics):
+    task = await begun(CancellableRequests(0.01, metrics), Client(), work := Work(), timeout=60)
+    await asyncio.sleep(0.05)
+    work.goes_on.set()
+    assert await task == "masks"
 
 
-def test_a_fault_of_a_body_that_nobody_reads_is_the_answer(requests: CancellableRequests, metrics: Metrics) -> None:
-    async def story() -> None:
-        work = Work()
-        with pytest.raises(Problem) as caught:
-            await requests.run(Client(Problem(413, "too large", code="too_large")), work())  # type: ignore[arg-type]
-        assert caught.value.status_code == 413
-        assert work.cancelled or not work.began.is_set()
-
-    run(story)
+async def test_a_fault_of_a_body_that_nobody_reads_is_the_answer(requests, metrics):
+    work = Work()
+    with pytest.raises(Problem) as caught:
+        await requests.run(Client(Problem(413, "too large", code="too_large")), work())
+    assert caught.value.status_code == 413
+    assert work.cancelled or not work.began.is_set()
     assert cancelled(metrics) == 0
 
 
-def test_a_caller_that_is_cancelled_takes_its_work_along(requests: CancellableRequests) -> None:
-    async def story() -> None:
-        work = Work()
-        task = await begun(requests, Client(), work, "me")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert work.cancelled
-        assert requests.cancel("me") == 0
-
-    run(story)
+async def test_a_caller_that_is_cancelled_takes_its_work_along(requests):
+    work = Work()
+    task = await begun(requests, Client(), work, "me")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.cancelled
+    assert requests.cancel("me") == 0
 
 
-async def ask_and_die(requests: CancellableRequests, number: int) -> None:
+async def ask_and_die(requests, number):
     """Run some work, which ends with a result, or fails, or is cancelled by anybody."""
     client = Client()
     if number % 4 == 0:
         client.hangs_up.set()
 
-    async def work() -> None:
+    async def work():
         for _ in range(number % 7):
             await asyncio.sleep(0)
         if number % 3 == 0:
@@ -201,7 +174,7 @@ async def ask_and_die(requests: CancellableRequests, number: int) -> None:
         if number % 5 == 0:
             await asyncio.Event().wait()
 
-    call = requests.run(client, work(), f"id {number % 50}", timeout=0.1)  # type: ignore[arg-type]
+    call = requests.run(client, work(), f"id {number % 50}", timeout=0.1)
     task = asyncio.create_task(call)
     for _ in range(1 + number % 11):
         await asyncio.sleep(0)
@@ -212,10 +185,7 @@ async def ask_and_die(requests: CancellableRequests, number: int) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def test_a_session_id_is_forgotten_with_its_requests(requests: CancellableRequests) -> None:
-    async def story() -> None:
-        await asyncio.gather(*(ask_and_die(requests, number) for number in range(500)))
-        assert [requests.cancel(f"id {number}") for number in range(50)] == [0] * 50
-        assert not requests._tasks
-
-    run(story)
+async def test_a_session_id_is_forgotten_with_its_requests(requests):
+    await asyncio.gather(*(ask_and_die(requests, number) for number in range(500)))
+    assert [requests.cancel(f"id {number}") for number in range(50)] == [0] * 50
+    assert not requests._tasks

@@ -4,12 +4,9 @@ import io
 import json
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
-pytest.importorskip("fastapi")
-
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from triton_sam.families import get_family
 from triton_sam.service.adapters.bridge import Target, _segment_request
@@ -72,7 +69,7 @@ def test_an_answer_of_the_rest_api_lists_the_faults():
     install(app)
 
     @app.post("/find")
-    def find(body: FindRequest) -> None:
+    def find(body: FindRequest):
         pytest.fail(f"{body} was taken")
 
     client = TestClient(app)
@@ -90,7 +87,7 @@ def test_an_answer_of_the_rest_api_lists_the_faults():
 SIZE = (20_000, 10_000)  # two masks fit, three do not
 
 
-def _request(objects: int, *, multimask: bool) -> SegmentRequest:
+def _request(objects, *, multimask):
     return SegmentRequest.model_validate({"objects": [{"points": [[1, 1]]}] * objects, "multimask": multimask})
 
 

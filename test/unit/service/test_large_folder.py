@@ -9,10 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("fastapi")
-pytest.importorskip("tifffile")
-pytest.importorskip("zarr")
-
 from triton_sam.service.large import folder as module
 from triton_sam.service.large.folder import KEPT, LargeFolder
 
@@ -66,27 +62,26 @@ class Users:
                 await task
 
 
-def test_files_that_many_users_open_replace_and_give_up(tmp_path, monkeypatch):
+@pytest.mark.anyio
+async def test_files_that_many_users_open_replace_and_give_up(tmp_path, monkeypatch):
     monkeypatch.setattr(Opened, "all", [], raising=False)
     monkeypatch.setattr(module, "open_large_image", Opened)
     paths = [tmp_path / f"{number}.tif" for number in range(FILES)]
     for path in paths:
         path.write_bytes(b"II*\0")
 
-    async def all_of_them():
-        folder = LargeFolder(str(tmp_path), SimpleNamespace())
-        users = Users(folder, [each.id for each in await folder.names()], paths)
-        assert len(users.ids) == FILES
-        await asyncio.gather(*(users.come() for _ in range(20)))
-        await users.use(users.ids[0])
-        assert sum(not each.is_closed for each in Opened.all) <= KEPT
-        folder.close()
-        assert all(each.is_closed for each in Opened.all)
-
-    asyncio.run(all_of_them())
+    folder = LargeFolder(str(tmp_path), SimpleNamespace())
+    users = Users(folder, [each.id for each in await folder.names()], paths)
+    assert len(users.ids) == FILES
+    await asyncio.gather(*(users.come() for _ in range(20)))
+    await users.use(users.ids[0])
+    assert sum(not each.is_closed for each in Opened.all) <= KEPT
+    folder.close()
+    assert all(each.is_closed for each in Opened.all)
 
 
-def test_a_user_who_goes_away_while_a_file_opens(tmp_path, monkeypatch):
+@pytest.mark.anyio
+async def test_a_user_who_goes_away_while_a_file_opens(tmp_path, monkeypatch):
     """The next user of the file waits for it: it is not opened twice, by two threads."""
     monkeypatch.setattr(Opened, "all", [], raising=False)
     began, go_on = threading.Event(), threading.Event()
@@ -99,21 +94,18 @@ def test_a_user_who_goes_away_while_a_file_opens(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "open_large_image", slowly)
     (tmp_path / "a.tif").write_bytes(b"II*\0")
 
-    async def all_of_them():
-        folder = LargeFolder(str(tmp_path), SimpleNamespace())
-        users = Users(folder, [each.id for each in await folder.names()], [])
-        first = asyncio.create_task(users.use(users.ids[0]))
-        assert await asyncio.to_thread(began.wait, 30)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        began.clear()
-        second = asyncio.create_task(users.use(users.ids[0]))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not began.wait(0.05)
-        go_on.set()
-        await second
-        folder.close()
-        assert [each.is_closed for each in Opened.all] == [True]
-
-    asyncio.run(all_of_them())
+    folder = LargeFolder(str(tmp_path), SimpleNamespace())
+    users = Users(folder, [each.id for each in await folder.names()], [])
+    first = asyncio.create_task(users.use(users.ids[0]))
+    assert await asyncio.to_thread(began.wait, 30)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    began.clear()
+    second = asyncio.create_task(users.use(users.ids[0]))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not began.wait(0.05)
+    go_on.set()
+    await second
+    folder.close()
+    assert [each.is_closed for each in Opened.all] == [True]

@@ -1,10 +1,6 @@
 """The regions of earlier calls that Label Studio's page does not send again."""
 
-from __future__ import annotations
-
 import pytest
-
-pytest.importorskip("fastapi")
 
 from triton_sam.service.adapters.task_regions import MOST_TASKS, SECONDS, Region, TaskMemory, asked_of
 from triton_sam.service.problems import Problem

@@ -1,13 +1,10 @@
 """Masks in other tools' formats: they survive the way there and back, without specks where people edit shapes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi")
 pytest.importorskip("contourpy")
 from support.tools import filled_each, waves, without_holes
 
@@ -208,7 +205,7 @@ def test_the_best_of_overlapping_masks_by_their_iou():
 
 
 @pytest.fixture
-def parts() -> list[np.ndarray]:
+def parts():
     """Return the masks of an object: two large parts, one of 36 pixels, and a speck of one pixel."""
     rectangles = (slice(5, 45), slice(5, 45)), (slice(5, 45), slice(60, 90)), (slice(50, 53), slice(5, 8))
     masks = np.zeros((4, 60, 100), bool)
@@ -217,7 +214,7 @@ def parts() -> list[np.ndarray]:
     return list(masks)
 
 
-def segment(masks: list[np.ndarray]) -> Segment:
+def segment(masks):
     return Segment(np.logical_or.reduce(masks), 0.9, None)
 
 

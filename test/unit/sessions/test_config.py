@@ -2,7 +2,7 @@
 
 import onnx
 import pytest
-from support.family_configs import signature
+from support.tiny_models import signature
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import FAMILIES, get_family

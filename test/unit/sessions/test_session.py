@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.fuzzing import EmptyModels, image_file, session, text
-from support.image_server import ImageServer
+from support.in_process import ImageServer
 
 from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam.errors import InputError, PromptError

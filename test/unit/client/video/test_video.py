@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from support.conditions import settled, wait_until
-from support.image_server import refusal
+from support.in_process import refusal
 from support.video_server import VideoServer, open_video, unreachable
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient

@@ -27,27 +27,11 @@ from triton_sam.service.public import FetchPool, PrivateAddressError, is_public
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.transport.timed_sockets import CURRENT, Call
 
-
-class SmallSite(http.server.BaseHTTPRequestHandler):
-    """Answers with a status and content, without logging."""
-
-    def answer(self, status, content, location=None):
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        if location:
-            self.send_header("location", location)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
-
-
 LARGE = 1 << 20
 PERSONAL = "header.payload.signature"
 
 
-class Site(SmallSite, http.server.BaseHTTPRequestHandler):
+class Site(http.server.BaseHTTPRequestHandler):
     """A web site with an image and with everything that can go wrong; below /data, it is a Label Studio."""
 
     content = b""
@@ -85,6 +69,17 @@ class Site(SmallSite, http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.answer(200 if body == {"refresh": PERSONAL} else 401, json.dumps({"access": "access"}).encode())
+
+    def answer(self, status, content, location=None):
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        if location:
+            self.send_header("location", location)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
 
     def handle(self):
         try:

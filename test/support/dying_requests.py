@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode
+
+import httpx
 
 from triton_sam.errors import InferenceError, ServerUnreachableError
 
@@ -84,34 +85,10 @@ class Dying:
             self.answer += message.get("body", b"")
             await asyncio.sleep(0)
 
-        path, _, query = self.path.partition("?")
         length = (b"content-length", str(len(self.body)).encode())
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": "1.1",
-            "method": self.method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "headers": [HOST, length, *self.headers],
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 5000),
-        }
-        task = asyncio.create_task(app(scope, receive, send))
-        if self.way in ("hang up", "cancel"):
-            for _ in range(self.steps):
-                if task.done():
-                    break
-                await asyncio.sleep(0)
-            gone.set()
-            if self.way == "cancel":
-                task.cancel()
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            await task
-        gone.set()
+        scope = _scope("http", self.path, [length, *self.headers], scheme="http", method=self.method)
+        steps = self.steps if self.way in ("hang up", "cancel") else None
+        await _end(app(scope, receive, send), gone, steps, self.way)
 
     def json(self) -> Any:
         return json.loads(bytes(self.answer))
@@ -125,19 +102,11 @@ def json_request(method: str, path: str, body: Any, **headers: str) -> Dying:
 
 def form_request(path: str, fields: dict[str, str], files: Sequence[tuple[str, str, bytes]], **query: str) -> Dying:
     """Return a request with a form. A file is the name of its field, its own name, and its content."""
-    edge = b"----edge"
-    parts = [
-        b'--%s\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (edge, name.encode(), value.encode())
-        for name, value in fields.items()
-    ]
-    parts += [
-        b'--%s\r\nContent-Disposition: form-data; name="%s"; filename="%s"\r\n\r\n%s\r\n'
-        % (edge, name.encode(), file.encode(), content)
-        for name, file, content in files
-    ]
-    kind = b"multipart/form-data; boundary=" + edge
-    asked = f"?{urlencode(query)}" if query else ""
-    return Dying("POST", path + asked, b"".join(parts) + b"--%s--\r\n" % edge, [(b"content-type", kind)])
+    parts = [(field, (name, content)) for field, name, content in files]
+    kind = {"content-type": "multipart/form-data; boundary=edge"}
+    made = httpx.Request("POST", f"http://localhost{path}", params=query, data=fields, files=parts, headers=kind)
+    headers = [(b"content-type", made.headers["content-type"].encode())]
+    return Dying("POST", made.url.raw_path.decode(), made.read(), headers)
 
 
 class DyingPage:
@@ -166,28 +135,40 @@ class DyingPage:
                 raise OSError("the connection is gone")
             await asyncio.sleep(0)
 
-        scope = {
-            "type": "websocket",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "scheme": "ws",
-            "path": "/live",
-            "raw_path": b"/live",
-            "query_string": b"",
-            "root_path": "",
-            "headers": [HOST],
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 5000),
-            "subprotocols": [],
-            "extensions": {"websocket.http.response": {}},
-        }
-        task = asyncio.create_task(app(scope, receive, send))
-        for _ in range(self._steps):
+        more = {"subprotocols": [], "extensions": {"websocket.http.response": {}}}
+        await _end(
+            app(_scope("websocket", "/live", [], scheme="ws", **more), receive, send), gone, self._steps, self._way
+        )
+
+
+def _scope(kind: str, path: str, headers: Sequence[tuple[bytes, bytes]], **more: Any) -> dict[str, Any]:
+    path, _, query = path.partition("?")
+    return {
+        "type": kind,
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [HOST, *headers],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 5000),
+        **more,
+    }
+
+
+async def _end(call: Coroutine[Any, Any, None], gone: asyncio.Event, steps: int | None, way: str) -> None:
+    """Wait until the application has finished. After some steps, the client is gone, or the call is cancelled."""
+    task = asyncio.create_task(call)
+    if steps is not None:
+        for _ in range(steps):
             if task.done():
                 break
             await asyncio.sleep(0)
         gone.set()
-        if self._way == "cancel":
+        if way == "cancel":
             task.cancel()
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            await task
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        await task
+    gone.set()

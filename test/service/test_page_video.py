@@ -191,7 +191,7 @@ def test_tracking_is_stopped_corrected_and_goes_on(page, running, tracker):
     assert tracker.videos[-1].computed[at_rest] == 3
     assert covered(page) == [[0, FRAMES - 1]]
 
-    tracker.limit = FRAMES - 4
+    tracker.seconds, tracker.limit = 0.08, FRAMES - 4
     at_rest = len(tracker.videos[-1].computed)
     go_to(page, 0)
     page.page.click("#track-forward")

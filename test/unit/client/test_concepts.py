@@ -20,8 +20,7 @@ import pytest
 from PIL import Image
 from support.fuzzing import session as sam2_session
 from support.fuzzing import text
-from support.in_process import ImageServer
-from support.in_process import write_one_pass
+from support.in_process import ImageServer, write_one_pass
 
 from triton_sam import AsyncSAM2TritonClient, InferenceError, PromptError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.session_image import SessionImage

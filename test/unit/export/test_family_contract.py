@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from support.tiny_models import WIDTH, config_text  # noqa: E402
 from support.family_exports import PACKAGES, SMALLEST, FamilyExport, export_once  # noqa: E402
 from support.graph_attacks import assert_guarded  # noqa: E402
+from support.tiny_models import WIDTH, config_text  # noqa: E402
 from tritonclient.grpc.model_config_pb2 import TYPE_FP32, TYPE_INT64  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402

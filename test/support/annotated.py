@@ -50,11 +50,11 @@ def coco(names: list[str], boxes: list[tuple[int, list[float]]] | None = None) -
     return {"images": images, "annotations": annotations, "categories": [{"id": 7, "name": "cat"}]}
 
 
-def write_data_set(folder: Path, count: int) -> Path:
+def write_data_set(folder: Path, count: int, boxes: list[tuple[int, list[float]]] | None = None) -> Path:
     """Write images and `boxes.json` beside them; return the path of the latter."""
     names = [path.name for path in write_images(folder, count)]
     path = folder / "boxes.json"
-    path.write_text(json.dumps(coco(names)))
+    path.write_text(json.dumps(coco(names, boxes)))
     return path
 
 
@@ -138,10 +138,15 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file with one JSON document a line."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def kept_ids(out: Path) -> set[int]:
     """Return the ids of the images, or tiles, in complete shards."""
     shards = sorted(out.glob("shards/[0-9]*.jsonl"))
-    return {json.loads(line)["id"] for path in shards for line in path.read_text().splitlines()}
+    return {record["id"] for path in shards for record in lines_of(path)}
 
 
 SIDE = 320

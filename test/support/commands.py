@@ -11,6 +11,11 @@ from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 
 
+def call(line: str, *more: object) -> int:
+    """Run a command line whose words have no spaces, and further words of any form."""
+    return main([*line.split(), *map(str, more)])
+
+
 def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return the one-line error of a failing command."""
     assert main(arguments) == 1

@@ -21,11 +21,7 @@ from triton_sam.download import catalogue as checkpoints
 from triton_sam.families.tables import Checkpoint
 
 CONTENT = random.Random(0).randbytes(700_000)
-
-
 NAME = "model.pt"
-
-
 Act = Callable[["Handler"], None]
 
 
@@ -109,10 +105,6 @@ def serve(handler: Handler, *, ranges: bool = True, end: int | None = None, paus
 
 def cut(end: int) -> Act:
     return lambda handler: serve(handler, end=end)
-
-
-def without_ranges(handler: Handler) -> None:
-    serve(handler, ranges=False)
 
 
 def slowly(handler: Handler) -> None:

@@ -1,7 +1,5 @@
 """Files appear whole or not at all, also files of arrays."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io
@@ -11,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,8 +22,10 @@ from triton_sam.inputs.embeddings import write_npz
 FULL = Path("/dev/full")
 
 
-def test_writes_and_replaces(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
+@pytest.mark.parametrize("name", ["a.bin", f"{'🐈' * 60}.geojson"])
+def test_writes_and_replaces(name, tmp_path):
+    """File systems take names of 255 bytes; that of the temporary file beside it must not be longer."""
+    path = tmp_path / name
     for content in (b"one", b"", b"three"):
         atomic_write(path, content)
         assert path.read_bytes() == content
@@ -32,7 +33,7 @@ def test_writes_and_replaces(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-def test_permissions_are_those_of_open(tmp_path: Path) -> None:
+def test_permissions_are_those_of_open(tmp_path):
     old = os.umask(0o027)
     try:
         atomic_write(tmp_path / "a", b"")
@@ -42,7 +43,7 @@ def test_permissions_are_those_of_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
-def test_failure_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
+def test_failure_leaves_the_old_file(tmp_path, error):
     path = tmp_path / "a.onnx"
     path.write_bytes(b"old")
 
@@ -58,21 +59,18 @@ def test_failure_leaves_the_old_file(tmp_path: Path, error: BaseException) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_failure_of_the_rename_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_bytes(b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(_files.os, "fsync", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(_files.os, "fsync", Mock(side_effect=full))
     with pytest.raises(OSError, match="No space"):
         atomic_write(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_error_names_the_wanted_path(tmp_path: Path) -> None:
+def test_error_names_the_wanted_path(tmp_path):
     path = tmp_path / "missing" / "a.png"
     with pytest.raises(FileNotFoundError) as caught:
         atomic_write(path, b"")
@@ -82,7 +80,7 @@ def test_error_names_the_wanted_path(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_link_stays_a_link(tmp_path: Path) -> None:
+def test_link_stays_a_link(tmp_path):
     (tmp_path / "target").write_bytes(b"old")
     link = tmp_path / "link"
     link.symlink_to("target")
@@ -92,13 +90,13 @@ def test_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-def test_a_full_device_is_named() -> None:
+def test_a_full_device_is_named():
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         atomic_write("/dev/full", b"content")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes in folders")
-def test_device_is_written_to(tmp_path: Path) -> None:
+def test_device_is_written_to(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -125,7 +123,7 @@ print(len(said))
 """
 
 
-def test_one_process_at_a_time_holds_a_lock(tmp_path: Path) -> None:
+def test_one_process_at_a_time_holds_a_lock(tmp_path):
     (tmp_path / "count").write_text("0")
     command = [sys.executable, "-W", "error", "-c", COUNTING, str(tmp_path)]
     counters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -136,7 +134,7 @@ def test_one_process_at_a_time_holds_a_lock(tmp_path: Path) -> None:
     assert names(tmp_path) == ["count"]
 
 
-def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
+def test_a_lock_that_is_held_is_waited_for(tmp_path):
     said, done = [], []
 
     def second() -> None:
@@ -153,7 +151,7 @@ def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_does_not_block(tmp_path):
     program = "import os, sys; from pathlib import Path; from triton_sam._common.files import locked\n"
     program += "with locked(Path(sys.argv[1])): os._exit(9)"
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path / "lock")], check=False).returncode == 9
@@ -163,7 +161,7 @@ def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_windows_waits_for_readers_of_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_waits_for_readers_of_the_old_file(tmp_path, monkeypatch):
     """There the rename fails while another process has the old file open."""
     real, tries = Path.replace, []
 
@@ -185,17 +183,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_long_names_of_any_letters_are_written(tmp_path: Path) -> None:
-    """File systems take 255 bytes; the name of the temporary file beside it must not be longer."""
-    path = tmp_path / f"{'🐈' * 60}.geojson"
-    atomic_write(path, b"content")
-    assert path.read_bytes() == b"content"
-
-
 # Files of arrays
 
 
-def test_numpy_reads_what_was_written() -> None:
+def test_numpy_reads_what_was_written():
     arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b:c": np.array("text"), "empty": np.zeros((0, 2))}
     stream = io.BytesIO()
     write_npz(stream, arrays)
@@ -209,13 +200,13 @@ def test_numpy_reads_what_was_written() -> None:
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("size", [1, 1_000_000])
-def test_a_full_disk_is_one_error_at_once(size: int) -> None:
+def test_a_full_disk_is_one_error_at_once(size):
     """An archive that is left open would fail once more when it is collected, which pytest reports as an error."""
     with pytest.raises(OSError, match="No space left"), FULL.open("wb", buffering=0) as stream:
         write_npz(stream, {"a": np.zeros(size)})
     gc.collect()
 
 
-def test_objects_are_refused() -> None:
+def test_objects_are_refused():
     with pytest.raises(ValueError, match="Object arrays cannot be saved"):
         write_npz(io.BytesIO(), {"a": np.array([None])})

@@ -1,7 +1,5 @@
 """The memory of ONNX Runtime on a server."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -29,7 +27,7 @@ for _ in range(2):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_second_image_takes_no_more_memory_than_the_first() -> None:
+def test_a_second_image_takes_no_more_memory_than_the_first():
     """Of the demo encoder, the plan of ONNX Runtime for a second run takes 90 MB."""
     encoder = bundled("model_repository") / "sam2_encoder" / "1" / "model.onnx"
     command = [sys.executable, "-c", ENCODE, str(encoder)]

@@ -1,7 +1,5 @@
 """Signals while a command writes results or cleans up."""
 
-from __future__ import annotations
-
 import signal
 import threading
 
@@ -10,7 +8,7 @@ import pytest
 from triton_sam._common.signals import ends_by_interrupt, signals_ignored
 
 
-def test_a_second_interrupt_does_not_disturb_the_block() -> None:
+def test_a_second_interrupt_does_not_disturb_the_block():
     before = signal.getsignal(signal.SIGINT)
     with ends_by_interrupt() as interrupted:
         handler = signal.getsignal(signal.SIGINT)
@@ -24,7 +22,7 @@ def test_a_second_interrupt_does_not_disturb_the_block() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_other_threads_change_no_handler() -> None:
+def test_other_threads_change_no_handler():
     found = []
 
     def work() -> None:

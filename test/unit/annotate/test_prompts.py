@@ -1,7 +1,5 @@
 """The prompts of a run: readers of each kind of file, prompts that cannot be used, files under generated changes."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter
@@ -26,7 +24,7 @@ FAMILY = get_family("sam2")
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path):
     write_images(tmp_path / "images", 2)
     return read_source(str(tmp_path / "images"))
 
@@ -41,7 +39,7 @@ def usable(prompts, source: Source, number: int = 0):
     return kept, [(each.what, each.why) for each in skipped]
 
 
-def test_boxes_that_lie_are_skipped_with_a_reason(source: Source, tmp_path: Path) -> None:
+def test_boxes_that_lie_are_skipped_with_a_reason(source, tmp_path):
     boxes = [[0, 0, 5, 5], [0, 0, 5, 5], [50, 0, 5, 5], [1, 1, 0, 5], [float("nan"), 0, 5, 5], [-9, -9, 99, 99]]
     document = coco(["000.png", "gone.png"], [(1, box) for box in boxes])
     document["annotations"] += [
@@ -71,7 +69,7 @@ def test_boxes_that_lie_are_skipped_with_a_reason(source: Source, tmp_path: Path
     ]
 
 
-def test_yolo_boxes_are_fractions_of_the_image(source: Source, tmp_path: Path) -> None:
+def test_yolo_boxes_are_fractions_of_the_image(source, tmp_path):
     labels = tmp_path / "labels"
     labels.mkdir()
     (labels / "000.txt").write_text("1 0.5 0.5 0.5 0.2\n0 0.5 0.5 0.5 0.2 0.97\n\n5 0.5 0.5 0.5 0.2\n0 0.5 0.5\nx\n")
@@ -84,7 +82,7 @@ def test_yolo_boxes_are_fractions_of_the_image(source: Source, tmp_path: Path) -
         read_boxes(labels, source)
 
 
-def test_yolo_files_that_cannot_be_read_say_why(source: Source, tmp_path: Path) -> None:
+def test_yolo_files_that_cannot_be_read_say_why(source, tmp_path):
     (tmp_path / "000.txt").write_bytes(b"0 0.5 0.5 0.5 0.2\n\xfcber")
     (tmp_path / "001.txt").mkdir()
     prompts = read_boxes(tmp_path, source, ["dog"])
@@ -94,7 +92,7 @@ def test_yolo_files_that_cannot_be_read_say_why(source: Source, tmp_path: Path) 
     assert usable(prompts, source, 1) == ([], [("boxes", "there is no file 001.txt")])
 
 
-def test_points_of_a_csv_file_are_joined_by_object(source: Source, tmp_path: Path) -> None:
+def test_points_of_a_csv_file_are_joined_by_object(source, tmp_path):
     rows = ["000.png,5,6,1,a,cat", "000.png,7,8,0,a,cat", "000.png,9,9,1,,dog", "gone.png,1,1,1,,cat"]
     text = "\n".join(["image,x,y,label,object,category", *rows])
     prompts = read_clicks(written(tmp_path / "a.csv", text), source)
@@ -109,7 +107,7 @@ def test_points_of_a_csv_file_are_joined_by_object(source: Source, tmp_path: Pat
     assert together(kept, FAMILY) == {"point_coords": [[[5, 6], [7, 8]], [[9, 9]]], "point_labels": [[1, 0], [1]]}
 
 
-def test_points_of_a_json_file(source: Source, tmp_path: Path) -> None:
+def test_points_of_a_json_file(source, tmp_path):
     rows = [
         {"image": "000.png", "points": [[5, 6]]},
         {"image": "000.png", "points": [[50, 6]]},
@@ -142,7 +140,7 @@ def test_points_of_a_json_file(source: Source, tmp_path: Path) -> None:
     assert [(each.image, each.what) for each in prompts.strays] == [("", "object 12")]
 
 
-def test_a_point_without_a_category_beside_others_is_skipped(source: Source, tmp_path: Path) -> None:
+def test_a_point_without_a_category_beside_others_is_skipped(source, tmp_path):
     rows = [{"image": "000.png", "points": [[5, 6]], "category": "cat"}, {"image": "000.png", "points": [[7, 6]]}]
     _, skipped = usable(read_clicks(written(tmp_path / "a.json", rows), source), source)
     assert skipped == [("object 2", "it has no category, and others have one")]
@@ -156,23 +154,17 @@ def test_a_point_without_a_category_beside_others_is_skipped(source: Source, tmp
         ("a.csv", "image,x\n", "no column y"),
         ("a.csv", "", "no column image, x, y"),
         ("a.csv", "file|x|y\n000.png|1|2\n", r"no column image, x, y: .*and it is 'file\|x\|y'"),
-        (
-            "a.csv",
-            'image,x,y\n"000.png,1,2\n' + "000.png,1,2\n" * 20_000,
-            r"a\.csv, line 2: invalid CSV",
-        ),
+        ("a.csv", 'image,x,y\n"000.png,1,2\n' + "000.png,1,2\n" * 20_000, r"a\.csv, line 2: invalid CSV"),
         ("a.csv", '"image,x,y\n' + "000.png,1,2\n" * 20_000, r"a\.csv, line 1: .*an unclosed quotation mark\?"),
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_damaged_file_of_points_is_one_clear_error(
-    name: str, content: str, message: str, source: Source, tmp_path: Path
-) -> None:
+def test_a_damaged_file_of_points_is_one_clear_error(name, content, message, source, tmp_path):
     with pytest.raises(InputError, match=message):
         read_clicks(written(tmp_path / name, content), source)
 
 
-def test_masks_are_sent_as_logits_with_their_box(source: Source, tmp_path: Path) -> None:
+def test_masks_are_sent_as_logits_with_their_box(source, tmp_path):
     drawn = mask((4, 6, 20, 18), size=SIZE[::-1])
     shapes = [
         mask_to_rle(drawn),
@@ -200,7 +192,7 @@ def test_masks_are_sent_as_logits_with_their_box(source: Source, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("family", "side"), [("sam1", 256), ("sam2", 256)])
-def test_the_logits_of_a_mask_lie_where_the_model_sees_it(family: str, side: int) -> None:
+def test_the_logits_of_a_mask_lie_where_the_model_sees_it(family, side):
     """A mask that covers the left half covers the left half of the frame, without the padding of a family that pads."""
     drawn = mask((0, 0, 20, 30), size=SIZE[::-1])
     logits = mask_logits(drawn, get_family(family))
@@ -209,17 +201,6 @@ def test_the_logits_of_a_mask_lie_where_the_model_sees_it(family: str, side: int
     assert (logits[:height, : side // 2] == 10).all()
     assert (logits[:height, side // 2 :] == -10).all()
     assert (logits[height:] == -10).all()
-
-
-@pytest.mark.parametrize("read", [read_boxes, read_masks, read_clicks])
-def test_prompts_that_are_missing_are_one_clear_error(read, source: Source) -> None:
-    with pytest.raises(InputError, match="--prompts FILE"):
-        read(None, source)
-
-
-def test_a_data_set_without_annotations_is_one_clear_error(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no annotations"):
-        read_boxes(written(tmp_path / "a.json", {"images": []}), source)
 
 
 # files under generated changes: they are read, with a report of what is skipped, or refused as a whole
@@ -276,7 +257,7 @@ def spoiled_yolo(rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize(("kind", "count"), [("boxes", 400), ("masks", 400), ("clicks", 400), ("yolo", 200)])
-def test_any_file_of_prompts_is_read_or_refused(source: Source, tmp_path: Path, kind: str, count: int) -> None:
+def test_any_file_of_prompts_is_read_or_refused(source, tmp_path, kind, count):
     rng, counts = random.Random(kind), Counter()
     make = {"clicks": spoiled_points, "yolo": spoiled_yolo}.get(kind, spoiled_coco)
     for _ in range(count):
@@ -308,9 +289,8 @@ def test_any_file_of_prompts_is_read_or_refused(source: Source, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("content", ["[" * 200_000, '{"a":' * 200_000, "9" * 10_000, "", "\ufeff["])
-def test_odd_json_is_one_clear_error(source: Source, tmp_path: Path, content: str) -> None:
-    path = tmp_path / "prompts.json"
-    path.write_text(content)
+def test_odd_json_is_one_clear_error(source, tmp_path, content):
+    path = written(tmp_path / "prompts.json", content)
     for read in (read_boxes, read_clicks):
         with pytest.raises(InputError, match=r"prompts\.json"):
             read(path, source)

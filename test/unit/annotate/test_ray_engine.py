@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.annotated import FakeServers, files_of, servers, write_data_set
+from support.annotated import files_of, servers, write_data_set
+from support.commands import call
 
 from triton_sam.annotate import ray_engine
-from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError, ServerUnreachableError
 
 __all__ = ["servers"]
@@ -44,16 +44,16 @@ class LostActorError(Exception):
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def ray(monkeypatch):
     monkeypatch.setattr(ray_engine, "_ray_data", FakeData)
     monkeypatch.setattr(ray_engine, "_cluster", lambda *_: contextlib.nullcontext(LostActorError))
 
 
 def annotate(source: Path, out: Path, *options: str) -> int:
-    return main(["annotate", str(source), "--with", "boxes", "--out", str(out), "-q", *options])
+    return call(f"annotate {source} --with boxes --out {out} -q", *options)
 
 
-def test_the_files_equal_those_of_threads(servers: FakeServers, ray: None, tmp_path: Path) -> None:
+def test_the_files_equal_those_of_threads(servers, ray, tmp_path):
     data = write_data_set(tmp_path / "in", 40)
     assert annotate(data, tmp_path / "threads") == 0
     assert annotate(data, tmp_path / "ray", "--engine", "ray", "--limit", "20") == 0
@@ -63,9 +63,7 @@ def test_the_files_equal_those_of_threads(servers: FakeServers, ray: None, tmp_p
     assert servers.requests.total() == 80
 
 
-def test_errors_of_actors_are_errors_of_the_command(
-    servers: FakeServers, ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_of_actors_are_errors_of_the_command(servers, ray, tmp_path, capsys):
     servers.failures["default"] = ServerUnreachableError("nothing answers at default")
     data = write_data_set(tmp_path / "in", 4)
     assert annotate(data, tmp_path / "out", "--engine", "ray") == 1
@@ -73,15 +71,7 @@ def test_errors_of_actors_are_errors_of_the_command(
 
 
 @pytest.mark.parametrize(("failures", "code"), [(2, 0), (3, 1)])
-def test_the_pipeline_begins_again_when_ray_gives_up(
-    failures: int,
-    code: int,
-    servers: FakeServers,
-    ray: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_pipeline_begins_again_when_ray_gives_up(failures, code, servers, ray, tmp_path, monkeypatch, capsys):
     """After each failure, only the shards that lack are filled."""
     pipelines = iter(range(failures))
 
@@ -99,9 +89,7 @@ def test_the_pipeline_begins_again_when_ray_gives_up(
 
 
 @pytest.mark.parametrize(("address", "failures", "calls"), [(None, 2, 3), (None, 3, 3), ("host:1", 1, 1)])
-def test_ray_that_takes_too_long_to_start_is_started_again(
-    monkeypatch: pytest.MonkeyPatch, address: str | None, failures: int, calls: int
-) -> None:
+def test_ray_that_takes_too_long_to_start_is_started_again(monkeypatch, address, failures, calls):
     made = []
 
     def init(**_: Any) -> None:
@@ -122,16 +110,7 @@ def test_ray_that_takes_too_long_to_start_is_started_again(
     assert len(made) == calls
 
 
-def test_a_full_disk_of_an_actor_is_an_error_of_the_disk() -> None:
+def test_a_full_disk_of_an_actor_is_an_error_of_the_disk():
     error = ray_engine._error_of({"shard": 1, "error": "OSError", "message": "[Errno 28] No space left"})
     assert isinstance(error, OSError)
     assert "No space left" in str(error)
-
-
-def test_a_missing_ray_is_named(
-    servers: FakeServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setitem(sys.modules, "ray.data", None)
-    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", "--engine", "ray") == 1
-    assert "[ray]" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """The images of a run: every kind of source, sources that lie, and names and files as other systems write them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -9,16 +7,15 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from itertools import cycle
-from pathlib import Path
 
 import pytest
 from PIL import Image
-from support.annotated import SIZE, FakeServers, coco, servers, write_images
+from support.annotated import SIZE, coco, lines_of, servers, write_images
+from support.commands import call
 
 from triton_sam.annotate.reading import read_boxes, read_clicks
 from triton_sam.annotate.segmenting import opened
 from triton_sam.annotate.sources import read_source
-from triton_sam.cli import main
 from triton_sam.errors import InputError
 from triton_sam.inputs.names import find_file
 
@@ -35,22 +32,7 @@ def names(source, **options) -> list[str]:
     return [item.name for item in read_source(str(source), **options).items]
 
 
-def test_a_folder_is_searched_with_its_subfolders(tmp_path: Path) -> None:
-    write_images(tmp_path / "b" / "c", 1)
-    write_images(tmp_path, 2)
-    (tmp_path / "notes.txt").write_text("no image")
-    assert names(tmp_path) == ["000.png", "001.png", "b/c/000.png"]
-    assert [item.id for item in read_source(str(tmp_path)).items] == [1, 2, 3]
-
-
-@pytest.mark.parametrize(("pattern", "found"), [("*.png", ["000.png"]), ("**/*.png", ["000.png", "b/000.png"])])
-def test_a_pattern_names_files_from_its_fixed_part(pattern: str, found: list[str], tmp_path: Path) -> None:
-    write_images(tmp_path / "b", 1)
-    write_images(tmp_path, 1)
-    assert names(tmp_path / pattern) == found
-
-
-def test_a_list_names_files_from_its_folder_or_from_images(tmp_path: Path) -> None:
+def test_a_list_names_files_from_its_folder_or_from_images(tmp_path):
     write_images(tmp_path / "in", 2)
     listed = tmp_path / "in" / "list.txt"
     listed.write_text("# two images\n001.png\n\n000.png\n")
@@ -60,20 +42,18 @@ def test_a_list_names_files_from_its_folder_or_from_images(tmp_path: Path) -> No
     assert names(elsewhere, images=tmp_path / "in") == ["000.png"]
 
 
-def test_a_data_set_keeps_ids_sizes_and_categories(tmp_path: Path) -> None:
+def test_a_data_set_keeps_ids_sizes_and_categories(tmp_path):
     write_images(tmp_path, 2)
     document = coco(["001.png", "000.png"])
     (tmp_path / "set.json").write_text(json.dumps(document))
     source = read_source(str(tmp_path / "set.json"))
-    assert [(item.id, item.name, item.size) for item in source.items] == [
-        (1, "001.png", (40, 30)),
-        (2, "000.png", (40, 30)),
-    ]
+    found = [(item.id, item.name, item.size) for item in source.items]
+    assert found == [(1, "001.png", SIZE), (2, "000.png", SIZE)]
     assert source.categories == {7: "cat"}
     assert source.coco == document
 
 
-def test_missing_and_repeated_images_are_skipped_with_a_reason(tmp_path: Path) -> None:
+def test_missing_and_repeated_images_are_skipped_with_a_reason(tmp_path):
     write_images(tmp_path, 1)
     document = coco(["000.png", "gone.png", "000.png"])
     document["images"].append({**document["images"][0], "file_name": "./000.png"})
@@ -93,11 +73,7 @@ def test_missing_and_repeated_images_are_skipped_with_a_reason(tmp_path: Path) -
         ("a.json", "{", "is not JSON"),
         ("a.json", "[]", "it has no list of images"),
         ("a.json", '{"images": [{"id": 1}]}', "image 1: a.json: it needs file_name"),
-        (
-            "a.json",
-            '{"images": [{"id": 1e999, "file_name": "a.png"}]}',
-            "image 1: a.json: it needs file_name, id, width and height",
-        ),
+        ("a.json", '{"images": [{"id": 1e999, "file_name": "a.png"}]}', "a.json: it needs file_name, id, width and"),
         ("a.json", '{"images": [{"id": 1, "file_name": "a\\u0000.png"}]}', "there is no such file"),
         ("a.txt", "a\0.png", "there is no such file"),
         ("a.json", '{"images": []}', "there is no image"),
@@ -106,14 +82,14 @@ def test_missing_and_repeated_images_are_skipped_with_a_reason(tmp_path: Path) -
         ("gone.txt", None, "cannot be read: No such file or directory"),
     ],
 )
-def test_a_useless_source_is_one_clear_error(name: str, content: str | None, message: str, tmp_path: Path) -> None:
+def test_a_useless_source_is_one_clear_error(name, content, message, tmp_path):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
         read_source(str(tmp_path / name))
 
 
-def test_a_folder_of_a_phone_has_heic_photographs(tmp_path: Path) -> None:
+def test_a_folder_of_a_phone_has_heic_photographs(tmp_path):
     pytest.importorskip("pillow_heif").register_heif_opener()
     Image.new("RGB", (80, 60), (200, 30, 60)).save(tmp_path / "IMG_0001.HEIC", "HEIF")
     source = read_source(str(tmp_path))
@@ -121,7 +97,7 @@ def test_a_folder_of_a_phone_has_heic_photographs(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def images(tmp_path):
     folder = tmp_path / "images"
     (path,) = write_images(folder / "b", 1)
     path.rename(folder / NAME)
@@ -142,9 +118,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize(("spelling", "encoding"), list(zip(SPELLINGS, cycle(ENCODINGS), strict=False)))
-def test_lists_and_prompts_name_files_as_other_systems_do(
-    spelling: str, encoding: str, images: Path, tmp_path: Path
-) -> None:
+def test_lists_and_prompts_name_files_as_other_systems_do(spelling, encoding, images, tmp_path):
     told = SPELLINGS[spelling](NAME)
     (tmp_path / "list.txt").write_text(f"# a comment\r\n  {told} \r\n\r\n", encoding, newline="")
     (tmp_path / "set.json").write_text(json.dumps(coco([told]), ensure_ascii=False), encoding)
@@ -173,7 +147,7 @@ def test_lists_and_prompts_name_files_as_other_systems_do(
     ],
     ids=["commas", "Excel in half of Europe", "tabs", "quoted"],
 )
-def test_points_of_spreadsheets(text: str, encoding: str, images: Path, tmp_path: Path) -> None:
+def test_points_of_spreadsheets(text, encoding, images, tmp_path):
     source = read_source(str(images))
     (tmp_path / "clicks.csv").write_text(text.format(NAME, NAME), encoding)
     kept, skipped = read_clicks(tmp_path / "clicks.csv", source).of(source.items[0], SIZE)
@@ -181,7 +155,7 @@ def test_points_of_spreadsheets(text: str, encoding: str, images: Path, tmp_path
     assert [each.why for each in skipped] == ["the object has no foreground point"]
 
 
-def test_boxes_of_yolo_with_a_byte_order_mark(images: Path, tmp_path: Path) -> None:
+def test_boxes_of_yolo_with_a_byte_order_mark(images, tmp_path):
     source = read_source(str(images))
     label = tmp_path / "labels" / decomposed(NAME).replace(".png", ".txt")
     label.parent.mkdir(parents=True)
@@ -191,41 +165,41 @@ def test_boxes_of_yolo_with_a_byte_order_mark(images: Path, tmp_path: Path) -> N
     assert not skipped
 
 
-def test_exact_names_come_first(tmp_path: Path) -> None:
+def test_exact_names_come_first(tmp_path):
     (tmp_path / "b").mkdir()
     for name in ("b/c.png", "b\\c.png", "#1.png", decomposed("ü.png"), "ü.png", " a.png"):
         Image.new("RGB", SIZE).save(tmp_path / name)
         assert find_file(tmp_path, name) == (name, tmp_path / name)
     (tmp_path / "list.txt").write_text("b/c.png\nb\\c.png\n#1.png\n# no file\n a.png\n")
-    names = [item.name for item in read_source(str(tmp_path / "list.txt")).items]
-    assert names == ["b/c.png", "b\\c.png", "#1.png", " a.png"]
+    assert names(tmp_path / "list.txt") == ["b/c.png", "b\\c.png", "#1.png", " a.png"]
 
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".png", "a\0.png", "\ud800.png", "gone.png"])
-def test_a_name_that_no_file_has_costs_itself_alone(name: str, images: Path, tmp_path: Path) -> None:
+def test_a_name_that_no_file_has_costs_itself_alone(name, images, tmp_path):
     (tmp_path / "set.json").write_text(json.dumps(coco([name, NAME])))
     source = read_source(str(tmp_path / "set.json"), images)
     assert [item.name for item in source.items] == [NAME]
     assert [(each.image, each.why) for each in source.skipped] == [(name, "there is no such file")]
 
 
-def test_a_folder_with_brackets_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_pattern_names_files_from_its_fixed_part_and_a_folder_with_brackets_is_taken_as_it_is(tmp_path):
     write_images(tmp_path / "day [1]" / "b[2]", 2)
     write_images(tmp_path / "day 1", 1)
-    found = read_source(str(tmp_path / "day [1]" / "b[2]" / "*.png"))
-    assert [item.name for item in found.items] == ["000.png", "001.png"]
-    assert [item.name for item in read_source(str(tmp_path / "day [1]")).items] == ["b[2]/000.png", "b[2]/001.png"]
-    assert [item.name for item in read_source(str(tmp_path / "day [0-9]/*.png")).items] == ["day 1/000.png"]
+    assert names(tmp_path / "day [1]" / "b[2]" / "*.png") == ["000.png", "001.png"]
+    assert names(tmp_path / "day [1]") == ["b[2]/000.png", "b[2]/001.png"]
+    assert names(tmp_path / "day [0-9]/*.png") == ["day 1/000.png"]
+    assert names(tmp_path / "**/000.png") == ["day 1/000.png", "day [1]/b[2]/000.png"]
 
 
-def test_files_that_are_no_images_are_counted_by_suffix(tmp_path: Path) -> None:
-    write_images(tmp_path / "b", 1)
+def test_a_folder_is_searched_with_its_subfolders_and_other_files_are_counted_by_suffix(tmp_path):
+    write_images(tmp_path / "b" / "c", 1)
+    write_images(tmp_path, 2)
     for name in ("a.xml", "b/c.XML", "slide.svs", "clip.mp4", "README"):
         (tmp_path / name).touch()
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     (tmp_path / "link").symlink_to(tmp_path / "b")
     source = read_source(str(tmp_path))
-    assert [item.name for item in source.items] == ["b/000.png"]
+    assert [(item.id, item.name) for item in source.items] == [(1, "000.png"), (2, "001.png"), (3, "b/c/000.png")]
     assert [(each.image, each.what, each.why) for each in source.left_out] == [
         ("(no suffix)", "1 file", "their suffix is not that of an image"),
         ("*.mp4", "1 file", "a video is a source of its own"),
@@ -236,9 +210,7 @@ def test_files_that_are_no_images_are_counted_by_suffix(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names that are not UTF-8 are possible on Linux only")
-def test_a_run_over_names_that_are_not_utf8(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_over_names_that_are_not_utf8(servers, tmp_path, capsys):
     write_images(tmp_path / "images", 1)[0].rename(tmp_path / "images" / LATIN)
     (tmp_path / "images" / "notes.xml").touch()
     (tmp_path / "list.txt").write_bytes(b"images/m\xfcller.png\n")
@@ -246,14 +218,14 @@ def test_a_run_over_names_that_are_not_utf8(
     clicks = [{"image": name, "points": [[5, 6]]} for name in (LATIN, f"images/{LATIN}")]
     (tmp_path / "clicks.json").write_text(json.dumps(clicks))
     for number, source in enumerate(("images", "list.txt", "set.json")):
-        command = ["annotate", str(tmp_path / source), "--with", "points", "--out", str(tmp_path / str(number))]
-        command += ["--prompts", str(tmp_path / "clicks.json")]
-        assert main([*command, "--dry-run"]) == 0
-        assert main(command) == 0
-        written = json.loads((tmp_path / str(number) / "coco.json").read_text())
+        out = tmp_path / str(number)
+        line = f"annotate {tmp_path}/{source} --with points --prompts {tmp_path}/clicks.json --out {out}"
+        assert call(f"{line} --dry-run") == 0
+        assert call(line) == 0
+        written = json.loads((out / "coco.json").read_text())
         assert written["images"][0]["file_name"].endswith(LATIN)
         assert len(written["annotations"]) == 1
-    left = [json.loads(line) for line in (tmp_path / "0/skipped.jsonl").read_text().splitlines()]
+    left = lines_of(tmp_path / "0/skipped.jsonl")
     assert {"image": "*.xml", "what": "1 file", "why": "their suffix is not that of an image"} in left
     assert "0 errors, 1 skipped; left out: 1 file *.xml" in capsys.readouterr().err
 
@@ -273,7 +245,7 @@ for name, images in (("images", None), ("list.txt", home / "images"), ("set.json
 """
 
 
-def test_a_locale_of_c_changes_nothing(images: Path, tmp_path: Path) -> None:
+def test_a_locale_of_c_changes_nothing(images, tmp_path):
     home = tmp_path / "józef ü"
     home.mkdir()
     images.rename(home / "images")

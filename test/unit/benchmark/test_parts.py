@@ -1,15 +1,14 @@
 """The parts of `triton-sam benchmark` that need no server: users, rounds, stages, the table, the machine."""
 
 import contextlib
-import sys
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from triton_sam import errors
+from triton_sam import SAM2TritonClient, errors
 from triton_sam._common.bundle import bundled
-from triton_sam.cli import main
 
 pytest.importorskip("psutil")
 
@@ -77,7 +76,7 @@ def test_a_crowd_counts_users_and_errors(monkeypatch):
     assert found.errors == ["no"]
     assert found.per_second > 0
     with pytest.raises(errors.InferenceError):
-        crowd(2, lambda *_: (_ for _ in ()).throw(errors.InferenceError("never")), 1.0)
+        crowd(2, Mock(side_effect=errors.InferenceError("never")), 1.0)
 
 
 def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_after_it(monkeypatch):
@@ -109,8 +108,7 @@ def test_a_note_tells_of_a_load_without_a_click(monkeypatch):
     assert "No user of the load test clicked" in results.notes[0]
 
 
-def fail(*_):
-    raise RuntimeError("Not Supported")
+fail = Mock(side_effect=RuntimeError("Not Supported"))
 
 
 def make_nvml(count):
@@ -133,39 +131,10 @@ def test_a_machine_is_described_by_the_answers_of_its_gpus(monkeypatch, count, g
     assert machine._gpu_use() == use
 
 
-@pytest.fixture
-def no_matplotlib(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "triton_sam.benchmark.plot", raising=False)
-
-
-def test_a_missing_matplotlib_is_noticed_before_anything_is_measured(no_matplotlib, tmp_path, capsys):
-    assert main(["benchmark", "-q", "--url", "localhost:1", "--out", str(tmp_path / "out")]) == 1
-    assert "matplotlib is missing" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def make_target(urls, family="sam2", **options):
-    return Target(family, None, urls, IMAGE, **options)
-
-
-class Client:
-    """A client that answers at once."""
-
-    image_embeddings = object()
-
-    def encode(self, *_):
-        """Stand in for this method of SAM2TritonClient, and for the others below."""
-
-    set_image = predict = segment = encode
-
-
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
-    target = make_target({protocol: f"{protocol}s://127.0.0.1:9"})
-    monkeypatch.setattr(target, "client", lambda *_: contextlib.nullcontext(Client()))
+    target = Target("sam2", None, {protocol: f"{protocol}s://127.0.0.1:9"}, IMAGE)
+    monkeypatch.setattr(target, "client", lambda *_: contextlib.nullcontext(Mock(spec=SAM2TritonClient)))
     results = Results({})
     with Progress("latency", stages.steps(target), quiet=True) as progress:
         stages.measure_stages(target, BenchmarkSettings(0.01, ("latency",), least_rounds=1), results, True, progress)

@@ -1,7 +1,5 @@
 """The section of words: rows, and the reasons why nothing is measured."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from types import SimpleNamespace
@@ -55,7 +53,7 @@ def measured(*, family="sam3", finds=True, weights=None, session=True):
     return results, client
 
 
-def test_one_word_and_twenty_of_images_and_words_that_are_new() -> None:
+def test_one_word_and_twenty_of_images_and_words_that_are_new():
     reference = Reference()
     weights = SimpleNamespace(concept_reference=lambda family: reference)
     results, client = measured(weights=weights)
@@ -74,7 +72,7 @@ def test_one_word_and_twenty_of_images_and_words_that_are_new() -> None:
     assert len(set(images)) == len(images)
 
 
-def test_nothing_is_measured_without_models_for_words() -> None:
+def test_nothing_is_measured_without_models_for_words():
     assert measured(family="sam2")[0].notes == []
     for options in ({"finds": False}, {"session": False}):
         results, client = measured(**options)

@@ -1,15 +1,12 @@
 """The command `annotate` with clients whose masks are the boxes themselves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
-import pytest
-from support.annotated import BOX, FakeServers, coco, files_of, servers, write_data_set, write_images
+from support.annotated import BOX, coco, files_of, lines_of, servers, write_data_set, write_images
+from support.commands import call
 
 from triton_sam.annotate.folder import SHARD_SIZE
-from triton_sam.cli import main
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.families import get_family
 
@@ -19,14 +16,14 @@ COUNT = 40
 
 
 def annotate(source: Path, out: Path, *options: str, task: str = "boxes") -> int:
-    return main(["annotate", str(source), "--with", task, "--out", str(out), "-q", *options])
+    return call(f"annotate {source} --with {task} --out {out} -q", *options)
 
 
 def documents(folder: Path) -> dict:
     return json.loads((folder / "coco.json").read_text())
 
 
-def test_boxes_become_masks(servers: FakeServers, tmp_path: Path) -> None:
+def test_boxes_become_masks(servers, tmp_path):
     assert annotate(write_data_set(tmp_path / "in", COUNT), tmp_path / "out") == 0
     found = documents(tmp_path / "out")
     assert [each["bbox"] for each in found["annotations"]] == [BOX] * COUNT
@@ -36,40 +33,30 @@ def test_boxes_become_masks(servers: FakeServers, tmp_path: Path) -> None:
     assert (tmp_path / "out/errors.jsonl").read_text() == (tmp_path / "out/skipped.jsonl").read_text() == ""
 
 
-def test_all_boxes_of_an_image_become_masks_in_requests_of_sixteen(servers: FakeServers, tmp_path: Path) -> None:
-    write_images(tmp_path, 1)
+def test_all_boxes_of_an_image_become_masks_in_requests_of_sixteen(servers, tmp_path):
     boxes = [(1, [number, 1, 5, 5 + number % 20]) for number in range(35)]
-    (tmp_path / "set.json").write_text(json.dumps(coco(["000.png"], boxes)))
-    assert annotate(tmp_path / "set.json", tmp_path / "out") == 0
+    assert annotate(write_data_set(tmp_path, 1, boxes), tmp_path / "out") == 0
     assert [len(each["box"]) for each in servers.prompts] == [16, 16, 3]
     assert [each["bbox"] for each in documents(tmp_path / "out")["annotations"]] == [box for _, box in boxes]
 
 
-def test_an_unusable_prompt_costs_itself_alone(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unusable_prompt_costs_itself_alone(servers, tmp_path, capsys):
     """Boxes that leave the image are clipped to it."""
-    write_images(tmp_path, 1)
     beyond = [[30, 20, 10.2, 5], [-0.2, -1e-9, 10.2, 5], [-1e300, 3, 2e300, 9]]
     unusable = [[40, 20, 5, 5], [-9, 3, 9, 5], [2, 3, 0, 5], [39.9999999, 3, 5, 5], [float("nan"), 3, 5, 5], [1, 2, 3]]
-    document = coco(["000.png"], [(1, box) for box in [BOX, *beyond, *unusable]])
-    (tmp_path / "set.json").write_text(json.dumps(document))
-    assert annotate(tmp_path / "set.json", tmp_path / "out", "--dry-run") == 0
+    data = write_data_set(tmp_path, 1, [(1, box) for box in [BOX, *beyond, *unusable]])
+    assert annotate(data, tmp_path / "out", "--dry-run") == 0
     dry = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert annotate(tmp_path / "set.json", tmp_path / "out") == 0
-    assert [each["bbox"] for each in documents(tmp_path / "out")["annotations"]] == [
-        BOX,
-        [30, 20, 10, 5],
-        [0, 0, 10, 5],
-        [0, 3, 40, 9],
-    ]
-    skipped = [json.loads(line) for line in (tmp_path / "out/skipped.jsonl").read_text().splitlines()]
+    assert annotate(data, tmp_path / "out") == 0
+    clipped = [[30, 20, 10, 5], [0, 0, 10, 5], [0, 3, 40, 9]]
+    assert [each["bbox"] for each in documents(tmp_path / "out")["annotations"]] == [BOX, *clipped]
+    skipped = lines_of(tmp_path / "out/skipped.jsonl")
     assert skipped == dry
     assert {each["what"] for each in skipped} == {f"annotation {number}" for number in range(5, 11)}
     assert (tmp_path / "out/errors.jsonl").read_text() == ""
 
 
-def test_a_run_in_parts_equals_one_run(servers: FakeServers, tmp_path: Path) -> None:
+def test_a_run_in_parts_equals_one_run(servers, tmp_path):
     data = write_data_set(tmp_path / "in", COUNT)
     (tmp_path / "in/005.png").write_bytes(b"damaged")
     formats = ["--format", "coco", "voc", "labels"]
@@ -85,9 +72,7 @@ def test_a_run_in_parts_equals_one_run(servers: FakeServers, tmp_path: Path) -> 
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "parts")
 
 
-def test_a_lost_server_is_one_error_and_the_same_command_goes_on(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_server_is_one_error_and_the_same_command_goes_on(servers, tmp_path, capsys):
     data = write_data_set(tmp_path / "in", COUNT)
     assert annotate(data, tmp_path / "out", "--limit", str(SHARD_SIZE)) == 0
     servers.failures["default"] = ServerUnreachableError("nothing answers at default")
@@ -98,7 +83,7 @@ def test_a_lost_server_is_one_error_and_the_same_command_goes_on(
     assert servers.requests.total() == COUNT
 
 
-def test_several_servers_share_the_images(servers: FakeServers, tmp_path: Path) -> None:
+def test_several_servers_share_the_images(servers, tmp_path):
     data = write_data_set(tmp_path / "in", COUNT)
     servers.failures["b"] = ServerUnreachableError("gone")
     urls = [option for url in ("a", "b", "c", "a") for option in ("--url", url)]
@@ -108,7 +93,7 @@ def test_several_servers_share_the_images(servers: FakeServers, tmp_path: Path) 
     assert len(documents(tmp_path / "out")["annotations"]) == COUNT
 
 
-def test_points_and_masks(servers: FakeServers, tmp_path: Path) -> None:
+def test_points_and_masks(servers, tmp_path):
     write_images(tmp_path / "in", 2)
     (tmp_path / "clicks.csv").write_text("image,x,y,category\n001.png,10,10,dog\n")
     assert annotate(tmp_path / "in", tmp_path / "a", "--prompts", str(tmp_path / "clicks.csv"), task="points") == 0
@@ -122,37 +107,27 @@ def test_points_and_masks(servers: FakeServers, tmp_path: Path) -> None:
     assert servers.prompts[-1]["mask_input"].shape == (1, 1, 256, 256)
 
 
-def test_a_dry_run_reports_and_writes_nothing(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_reports_and_writes_nothing(servers, tmp_path, capsys):
     write_images(tmp_path / "in", 2)
     (tmp_path / "in/001.png").write_bytes(b"damaged")
     document = coco(["000.png", "001.png", "gone.png"])
     document["images"][0]["width"] = 99
     (tmp_path / "in/set.json").write_text(json.dumps(document))
-    command = [
-        "annotate",
-        str(tmp_path / "in/set.json"),
-        "--with",
-        "boxes",
-        "--out",
-        str(tmp_path / "out"),
-        "--dry-run",
-    ]
-    assert main(command) == 1  # nothing could be annotated
+    line = f"annotate {tmp_path}/in/set.json --with boxes --out {tmp_path}/out --dry-run"
+    assert call(line) == 1  # nothing could be annotated
     printed = capsys.readouterr()
     lines = [json.loads(line) for line in printed.out.splitlines()]
     assert [each["image"] for each in lines] == ["000.png", "001.png", "gone.png", "gone.png"]
     assert lines[0]["error"] == "the file has 40 x 30 pixels, and the source says 99 x 30"
-    said = printed.err.splitlines()
-    assert said == ["2 images, 0 prompts, 2 errors, 2 skipped", "triton-sam: error: nothing could be annotated"]
+    assert printed.err.splitlines() == [
+        "2 images, 0 prompts, 2 errors, 2 skipped",
+        "triton-sam: error: nothing could be annotated",
+    ]
     assert not (tmp_path / "out").exists()
     assert not servers.requests
 
 
-def test_a_run_that_could_do_nothing_is_no_success(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_could_do_nothing_is_no_success(servers, tmp_path, capsys):
     """Wrong names, wrong prompts and damaged images, each alone; an image without prompts is a success."""
     write_images(tmp_path / "in", 2)
     (tmp_path / "in/bad.png").write_bytes(b"damaged")
@@ -174,33 +149,23 @@ def test_a_run_that_could_do_nothing_is_no_success(
     assert "error" not in capsys.readouterr().err
 
 
-def test_empty_masks_are_left_out_and_counted(
-    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The masks of this client are the boxes without their fractions, so one below a pixel is empty."""
-    write_images(tmp_path, 1)
-    (tmp_path / "set.json").write_text(json.dumps(coco(["000.png"], [(1, BOX), (1, [7.2, 7.2, 0.5, 0.5])])))
-    command = ["annotate", str(tmp_path / "set.json"), "--with", "boxes", "--out", str(tmp_path / "out")]
-    assert main([*command, "--format", "coco", "coco-polygons", "geojson"]) == 0
-    assert "1 images, 1 objects, 0 errors, 1 skipped" in capsys.readouterr().err
-    (line,) = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"image": "000.png", "what": "annotation 2", "why": "its mask is empty"}
+def test_what_files_cannot_hold_is_left_out_listed_and_counted(servers, tmp_path, capsys):
+    """An empty mask, here that of a box below a pixel, and an image with the file of another one in some formats."""
+    data = write_data_set(tmp_path, 1)
+    (tmp_path / "000.jpg").write_bytes((tmp_path / "000.png").read_bytes())
+    data.write_text(json.dumps(coco(["000.png", "000.jpg"], [(1, BOX), (1, [7.2, 7.2, 0.5, 0.5])])))
+    assert call(f"annotate {data} --with boxes --format coco coco-polygons geojson yolo --out {tmp_path}/out") == 0
+    assert "2 images, 1 objects, 0 errors, 3 skipped" in capsys.readouterr().err
+    *images, empty = lines_of(tmp_path / "out/skipped.jsonl")
+    assert empty == {"image": "000.png", "what": "annotation 2", "why": "its mask is empty"}
+    assert {(each["image"], each["what"]) for each in images} == {
+        ("000.jpg", f"image in {name}") for name in ("geojson", "yolo")
+    }
     for name in ("coco", "coco_polygons"):
         assert len(json.loads((tmp_path / f"out/{name}.json").read_text())["annotations"]) == 1
 
 
-def test_what_a_format_cannot_hold_is_listed(servers: FakeServers, tmp_path: Path) -> None:
-    write_images(tmp_path / "in", 1)
-    (tmp_path / "in/000.jpg").write_bytes((tmp_path / "in/000.png").read_bytes())
-    (tmp_path / "in/set.json").write_text(json.dumps(coco(["000.png", "000.jpg"])))
-    assert annotate(tmp_path / "in/set.json", tmp_path / "out", "--format", "coco", "yolo") == 0
-    (line,) = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
-    found = json.loads(line)
-    assert (found["image"], found["what"]) == ("000.jpg", "image in yolo")
-    assert len(documents(tmp_path / "out")["annotations"]) == 2
-
-
-def test_other_models_do_not_mix(servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_models_do_not_mix(servers, tmp_path, capsys):
     data = write_data_set(tmp_path / "in", 2)
     assert annotate(data, tmp_path / "out") == 0
     before = files_of(tmp_path / "out")
@@ -213,7 +178,7 @@ def test_other_models_do_not_mix(servers: FakeServers, tmp_path: Path, capsys: p
     assert files_of(tmp_path / "out") == before
 
 
-def test_words_are_categories(servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_are_categories(servers, tmp_path, capsys):
     write_images(tmp_path / "in", 3)
     servers.versions = {"sam3_encoder": "1", "sam3_decoder": "1"}
     assert annotate(tmp_path / "in", tmp_path / "out", "--text", "bus", task="words") == 1

@@ -1,7 +1,5 @@
 """The command `annotate --large` with a client that finds objects by their colour."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
@@ -15,14 +13,14 @@ import pytest
 pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
-from support.annotated import files_of
+from support.annotated import files_of, lines_of
+from support.commands import call
 from support.conditions import wait_until
 from support.large_images import PLACE, ColourServer, draw, write_tiff, write_zarr
 
 from triton_sam.annotate import job
 from triton_sam.annotate.folder import SHARD_SIZE
 from triton_sam.annotate.large_writers import _wkb
-from triton_sam.cli import main
 
 HOUSE = (700, 905, 1100, 1300)
 SHED = (60, 60, 100, 90)
@@ -32,12 +30,12 @@ SMALL_TILES = ["--tile", "512", "--overlap", "128"]
 
 
 @pytest.fixture(autouse=True)
-def servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def servers(monkeypatch):
     monkeypatch.setattr(job, "SamTritonClient", ColourServer)
 
 
 @pytest.fixture(scope="module")
-def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def slides(tmp_path_factory):
     """A folder with a map in a subfolder and an OME-Zarr image."""
     folder = tmp_path_factory.mktemp("slides")
     (folder / "maps").mkdir()
@@ -46,8 +44,8 @@ def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def annotate(source: Path, out: Path, *options: str, task: str = "everything") -> int:
-    return main(["annotate", str(source), "--large", "--with", task, "--out", str(out), "-q", *options])
+def annotate(source: Path, out: Path, *options: object, task: str = "everything") -> int:
+    return call(f"annotate {source} --large --with {task} --out {out} -q", *options)
 
 
 def boxes(path: Path) -> list[list[float]]:
@@ -58,7 +56,7 @@ def boxes(path: Path) -> list[list[float]]:
     return sorted(found)
 
 
-def test_objects_of_tiles_are_joined_in_every_format(slides: Path, tmp_path: Path) -> None:
+def test_objects_of_tiles_are_joined_in_every_format(slides, tmp_path):
     out = tmp_path / "out"
     assert annotate(slides, out, *SMALL_TILES, "--format", "geojson", "coco-polygons") == 0
     assert boxes(out / "geojson/cells.geojson") == [pytest.approx(box, abs=0.5) for box in sorted(OBJECTS[:2])]
@@ -78,21 +76,21 @@ def test_objects_of_tiles_are_joined_in_every_format(slides: Path, tmp_path: Pat
     assert [each["id"] for each in coco["annotations"]] == [1, 2, 3, 4, 5]
 
 
-def test_words_are_joined_by_category(slides: Path, tmp_path: Path) -> None:
+def test_words_are_joined_by_category(slides, tmp_path):
     texts = ["--text", "roof", "--text", "barn"]
     assert annotate(slides / "cells.zarr", tmp_path / "out", *SMALL_TILES, *texts, task="words") == 0
     features = json.loads((tmp_path / "out/geojson/cells.geojson").read_text())["features"]
     assert [each["properties"]["category"] for each in features] == ["roof", "roof", "barn", "barn"]
 
 
-def test_a_killed_run_goes_on_and_equals_an_undisturbed_one(slides: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_and_equals_an_undisturbed_one(slides, tmp_path):
     """The shards that were there when SIGKILL came are not made again."""
     whole, killed, slide = tmp_path / "whole", tmp_path / "killed", slides / "cells.zarr"
     options = ["--tile", "256", "--overlap", "64", "--threads", "1"]
     assert annotate(slide, whole, *options) == 0
-    words = ["annotate", str(slide), "--large", "--with", "everything", "--out", str(killed), "-q", *options]
+    line = f"annotate {slide} --large --with everything --out {killed} -q"
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TILES": str(SHARD_SIZE + 5)}
-    with subprocess.Popen([sys.executable, "-m", "support.large_run", *words], env=path) as process:
+    with subprocess.Popen([sys.executable, "-m", "support.large_run", *line.split(), *options], env=path) as process:
         wait_until(lambda: process.poll() is not None or list(killed.glob("shards/[0-9]*.jsonl")))
         process.kill()
     assert process.returncode == -9
@@ -103,7 +101,7 @@ def test_a_killed_run_goes_on_and_equals_an_undisturbed_one(slides: Path, tmp_pa
     assert all(file.stat().st_mtime_ns == before for file, before in kept.items())
 
 
-def test_parts_and_limits_equal_one_run(slides: Path, tmp_path: Path) -> None:
+def test_parts_and_limits_equal_one_run(slides, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert annotate(slides, whole, *SMALL_TILES) == 0
     assert annotate(slides, parts, *SMALL_TILES, "--limit", "5") == 0
@@ -114,15 +112,14 @@ def test_parts_and_limits_equal_one_run(slides: Path, tmp_path: Path) -> None:
     assert files_of(parts) == files_of(whole)
 
 
-def test_a_tile_that_fails_is_one_line(slides: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile_that_fails_is_one_line(slides, tmp_path, monkeypatch):
     monkeypatch.setattr(ColourServer, "refused", 1)
     assert annotate(slides / "cells.zarr", tmp_path / "out", *SMALL_TILES, "--threads", "1") == 0
-    (line,) = (tmp_path / "out/errors.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"image": "cells.zarr#0,0,512,512", "error": "the model failed"}
+    assert lines_of(tmp_path / "out/errors.jsonl") == [{"image": "cells.zarr#0,0,512,512", "error": "the model failed"}]
     assert boxes(tmp_path / "out/geojson/cells.geojson") == [pytest.approx(HOUSE, abs=0.5)]
 
 
-def test_boxes_and_points_are_sent_to_the_tile_that_shows_most_around_them(slides: Path, tmp_path: Path) -> None:
+def test_boxes_and_points_are_sent_to_the_tile_that_shows_most_around_them(slides, tmp_path):
     document = {
         "images": [{"id": 4, "file_name": "maps/town.tif", "width": SIZE[0], "height": SIZE[1]}],
         "categories": [{"id": 7, "name": "roof"}],
@@ -139,8 +136,7 @@ def test_boxes_and_points_are_sent_to_the_tile_that_shows_most_around_them(slide
         (4, 7, [60, 60, 40, 30]),
         (4, 7, [700, 905, 400, 395]),
     ]
-    skipped = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
-    assert [each["what"] for each in skipped] == ["annotation 3", "annotation 2"]
+    assert [each["what"] for each in lines_of(out / "skipped.jsonl")] == ["annotation 3", "annotation 2"]
     (slides / "clicks.csv").write_text("image,x,y\nmaps/town.tif,900,1000\nmaps/town.tif,70,70\n")
     clicks = ["--prompts", str(slides / "clicks.csv"), "--level", "1", "--tile", "300", "--overlap", "150"]
     assert annotate(slides, tmp_path / "points", *clicks, task="points") == 0
@@ -151,59 +147,42 @@ def test_boxes_and_points_are_sent_to_the_tile_that_shows_most_around_them(slide
     ]
 
 
-def test_prompts_that_fit_into_no_tile_are_reported(slides: Path, tmp_path: Path) -> None:
-    (tmp_path / "clicks.json").write_text(
-        json.dumps(
-            [{"image": "cells.zarr", "points": [[10, 10], [1400, 1300]]}, {"image": "cells.zarr", "points": [[80, 80]]}]
-        )
-    )
-    clicks = ["--prompts", str(tmp_path / "clicks.json"), *SMALL_TILES]
-    assert annotate(slides, tmp_path / "out", *clicks, task="points") == 0
-    line, *left_out = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
-    assert all(json.loads(each)["image"].startswith("*.") for each in left_out)  # other files of the folder
-    assert "it does not fit into one tile: give a larger --overlap" in line
+def test_prompts_that_fit_into_no_tile_are_reported(slides, tmp_path):
+    clicks = [{"image": "cells.zarr", "points": points} for points in ([[10, 10], [1400, 1300]], [[80, 80]])]
+    (tmp_path / "clicks.json").write_text(json.dumps(clicks))
+    options = ["--prompts", tmp_path / "clicks.json", *SMALL_TILES]
+    assert annotate(slides, tmp_path / "out", *options, task="points") == 0
+    first, *left_out = lines_of(tmp_path / "out/skipped.jsonl")
+    assert all(each["image"].startswith("*.") for each in left_out)  # other files of the folder
+    assert "it does not fit into one tile: give a larger --overlap" in first["why"]
 
 
-def test_damaged_images_and_those_without_the_level_are_skipped(slides: Path, tmp_path: Path) -> None:
+def test_damaged_images_and_those_without_the_level_are_skipped(slides, tmp_path):
     write_tiff(tmp_path / "in.tif", draw([], (300, 300)), levels=1)
     (tmp_path / "bad.svs").write_bytes(b"II*\0damaged")
     write_zarr(tmp_path / "good.zarr", draw([SHED], (300, 300)), levels=2)
     assert annotate(tmp_path, tmp_path / "out", "--level", "1") == 0
-    lines = [json.loads(line) for line in (tmp_path / "out/skipped.jsonl").read_text().splitlines()]
-    assert [each["image"] for each in lines] == ["bad.svs", "in.tif"]
-    assert lines[1]["why"] == "there is no level 1: the last one is 0"
+    damaged, flat = lines_of(tmp_path / "out/skipped.jsonl")
+    assert (damaged["image"], flat["image"]) == ("bad.svs", "in.tif")
+    assert flat["why"] == "there is no level 1: the last one is 0"
     assert len(boxes(tmp_path / "out/geojson/good.geojson")) == 1
 
 
-def test_another_tiling_does_not_mix(slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert annotate(slides, tmp_path / "out", "--limit", "1") == 0
-    assert annotate(slides, tmp_path / "out", "--limit", "1", "--channels", "0") == 1
-    assert "holds a run with other tiling: results do not mix" in capsys.readouterr().err
-
-
-def test_what_is_shown_is_an_option_and_decides_about_the_results(
-    slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert annotate(slides, tmp_path / "out", "--stretch", "1,99") == 0
+def test_what_is_shown_is_an_option_and_decides_about_the_results(slides, tmp_path, capsys):
+    assert annotate(slides, tmp_path / "out", "--limit", "1", "--stretch", "1,99") == 0
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["tiling"]["stretch"] == [1, 99]
     assert "index" not in manifest["tiling"]  # so that runs of earlier versions go on
-    assert annotate(slides, tmp_path / "out") == 1
-    assert "holds a run with other tiling" in capsys.readouterr().err
-    assert annotate(slides, tmp_path / "other", "--index", "Z=3") == 1
-    assert "there is no position 3 along the axis Z" in capsys.readouterr().err
+    for options, words in (
+        (["out"], "holds a run with other tiling: results do not mix"),
+        (["out", "--stretch", "1,99", "--channels", "0"], "holds a run with other tiling: results do not mix"),
+        (["other", "--index", "Z=3"], "there is no position 3 along the axis Z"),
+    ):
+        assert annotate(slides, tmp_path / options[0], "--limit", "1", *options[1:]) == 1
+        assert words in capsys.readouterr().err
 
 
-def test_a_geopackage_needs_its_extra(
-    slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyogrio", None)
-    assert annotate(slides, tmp_path / "out", "--format", "gpkg") == 1
-    assert "a GeoPackage needs the gpkg extra (pyogrio is missing)" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_geopackages_hold_the_objects_of_geojson(slides: Path, tmp_path: Path) -> None:
+def test_geopackages_hold_the_objects_of_geojson(slides, tmp_path):
     pytest.importorskip("pyogrio")
     for out in (tmp_path / "a", tmp_path / "b"):
         assert annotate(slides, out, *SMALL_TILES, "--format", "gpkg", "geojson") == 0
@@ -219,7 +198,7 @@ def test_geopackages_hold_the_objects_of_geojson(slides: Path, tmp_path: Path) -
         assert tables.execute("select count(*) from objects").fetchone() == (2,)
 
 
-def test_well_known_binary_of_a_polygon_with_a_hole() -> None:
+def test_well_known_binary_of_a_polygon_with_a_hole():
     ring = [[0, 0], [4, 0], [4, 4], [0, 0]]
     hole = [[1, 0.5], [2, 0.5], [2, 1], [1, 0.5]]
     wanted = np.array([*ring, *hole], "<f8")

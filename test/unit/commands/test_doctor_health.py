@@ -1,23 +1,20 @@
 """`triton-sam doctor` on memory, disk and the packages of the service; `health` of pairs of another image size."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
 import re
-import shutil
 import socketserver
 import ssl
 import subprocess
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from support.commands import call, copy_committed, error_of
 from support.nginx_proxy import needs_openssl
 
-from triton_sam._common.bundle import bundled
-from triton_sam.cli import main
 from triton_sam.client.server_models import ServerModels
 from triton_sam.commands import doctor, health
 
@@ -25,34 +22,28 @@ from triton_sam.commands import doctor, health
 @pytest.fixture
 def findings(tmp_path, capsys):
     """Return a function that runs the command, and returns its findings by subject."""
-    shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
+    copy_committed(tmp_path, "sam2_decoder")
 
     def find():
-        main(["doctor", "--json", "--url", "127.0.0.1:9", "--model-repository", str(tmp_path)])
+        call(f"doctor --json --url 127.0.0.1:9 --model-repository {tmp_path}")
         return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
 
     return find
 
 
-@pytest.mark.parametrize("command", ["doctor", "models"])
-def test_a_config_that_cannot_be_read_is_one_line_among_the_others(tmp_path, capsys, command):
-    for name in ("sam2_decoder", "sam2_encoder"):
-        shutil.copytree(bundled("model_repository") / name, tmp_path / name)
-    (tmp_path / "sam2_encoder" / "config.pbtxt").write_text("backend {{{")
-    main([command, "--model-repository", str(tmp_path)])
-    out, err = capsys.readouterr()
-    assert err == ""
-    lines = [line for line in out.splitlines() if "sam2_encoder" in line]
-    assert len([line for line in lines if "not a valid config.pbtxt: 1:" in line]) == 1
-    assert "sam2_decoder" in out
-
-
-def test_config_names_the_file_that_it_cannot_read(tmp_path, capsys):
-    shutil.copytree(bundled("model_repository") / "sam2_encoder", tmp_path / "sam2_encoder")
+def test_a_config_that_cannot_be_read_is_named(tmp_path, capsys):
+    copy_committed(tmp_path, "sam2_decoder", "sam2_encoder")
     broken = tmp_path / "sam2_encoder" / "config.pbtxt"
     broken.write_text("backend {{{")
-    assert main(["config", "--instances", "2", "--model-repository", str(tmp_path)]) == 1
-    assert f"error: {broken}: not a valid config.pbtxt: 1:" in capsys.readouterr().err
+    for command in ("doctor", "models"):
+        call(f"{command} --model-repository {tmp_path}")
+        out, err = capsys.readouterr()
+        assert err == ""
+        (line,) = [line for line in out.splitlines() if "not a valid config.pbtxt: 1:" in line]
+        assert "sam2_encoder" in line
+        assert "sam2_decoder" in out
+    error = error_of(["config", "--instances", "2", "--model-repository", str(tmp_path)], capsys)
+    assert f"error: {broken}: not a valid config.pbtxt: 1:" in error
 
 
 def test_enough_of_everything(findings, tmp_path, monkeypatch):
@@ -86,7 +77,7 @@ def test_too_little_is_a_note_that_says_what_to_do(findings, monkeypatch):
 )
 def test_a_tool_that_does_not_answer_is_told_in_plain_words(monkeypatch, error, text):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(doctor.subprocess, "run", Mock(side_effect=error))
     assert doctor._tool("GPU", ["nvidia-smi", "-L"], "no GPU").text == text
 
 
@@ -103,7 +94,7 @@ def test_a_pair_of_another_size_is_not_for_clicks(monkeypatch, capsys, family, h
     names = ["small_encoder", "small_decoder", *["small"] * has_session_model]
     models = ServerModels(dict.fromkeys(names, "1"), {family: ("small",)}, frozenset())
     monkeypatch.setattr(health, "_served", lambda _: (models, {"small": 512}))
-    assert main(["health", "--url", "localhost:1"]) == int(has_session_model)
+    assert call("health --url localhost:1") == int(has_session_model)
     said = "".join(capsys.readouterr())
     assert f"model pair small: {use}, its encoder takes 512 pixels" in said
     assert ("session model small: its encoder must take 1024 pixels" in said) == has_session_model
@@ -163,9 +154,9 @@ def listening(answer, context=None):
 
 def not_ready(capsys, url, *options):
     """Return what `health` and `doctor` print about the server at a URL."""
-    assert main(["health", "--url", url, *options]) == 1
+    assert call(f"health --url {url}", *options) == 1
     health_says = capsys.readouterr().err
-    assert main(["doctor", "--json", "--url", url, *options]) == 1
+    assert call(f"doctor --json --url {url}", *options) == 1
     (finding,) = [each for each in json.loads(capsys.readouterr().out) if each["subject"] == "server"]
     assert finding["status"] == "missing"
     return health_says, finding
@@ -180,7 +171,7 @@ def test_a_certificate_that_is_not_trusted_is_named(tls, scheme, capsys):
         "untrusted": ("self.signed certificate", "--ca-certs"),
     }[kind]
     with listening(b"", context) as port:
-        options = ["--ca-certs", str(certificate)] if kind == "expired" else []
+        options = ["--ca-certs", certificate] if kind == "expired" else []
         health_says, finding = not_ready(capsys, f"{scheme}://localhost:{port}", *options)
     for text in (health_says, finding["text"]):
         assert re.search(rf"TLS to {scheme}://localhost:{port} failed: {reason}: .*{advice}", text)
@@ -192,8 +183,7 @@ def test_another_program_is_not_reported_as_no_server(capsys):
         health_says, finding = not_ready(capsys, f"http://127.0.0.1:{port}")
     words = f"http://127.0.0.1:{port} does not answer like a Triton server (HTTP status 501)"
     assert words in health_says
-    assert finding["text"] == words
-    assert finding["mend"] is None
+    assert (finding["text"], finding["mend"]) == (words, None)
 
 
 def test_no_server_names_the_command_that_starts_one(capsys):
@@ -204,9 +194,6 @@ def test_no_server_names_the_command_that_starts_one(capsys):
 
 
 def test_a_full_disk_is_named_by_the_file_that_is_written(monkeypatch, capsys):
-    def copy(_):
-        raise OSError(errno.ENOSPC, "No space left on device", "source.so", None, "/full/target.so")
-
-    monkeypatch.setattr(health, "run", copy)
-    assert main(["health", "--url", "127.0.0.1:9"]) == 1
-    assert capsys.readouterr().err == "triton-sam: error: /full/target.so: No space left on device\n"
+    full = OSError(errno.ENOSPC, "No space left on device", "source.so", None, "/full/target.so")
+    monkeypatch.setattr(health, "run", Mock(side_effect=full))
+    assert error_of(["health"], capsys) == "triton-sam: error: /full/target.so: No space left on device"

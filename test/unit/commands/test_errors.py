@@ -4,9 +4,8 @@ Nothing listens at the URL that the commands find in the environment: an error t
 asked a server would be another one. Tables are by command. A check that several commands share is in one of them.
 """
 
-from __future__ import annotations
-
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +47,7 @@ PREDICT = [
     ("predict photo.png small.png --point 1,1 --out -", "--out - takes one file, not 2"),
     ("predict photo.png --point 1,1 --out - --all-candidates", "--out - takes one file, not 3"),
     ("predict photo.png photo.png --point 1,1", "is named twice"),
-    ("predict *.tif --point 1,1", "no file fits this pattern"),
+    ("predict *.gif --point 1,1", "no file fits this pattern"),
     ("predict photo.png small.png --point 60,40", "small.png: point (60, 40) lies outside"),
     ("predict photo.png --mask-input absent.npy", "No such file"),
     ("predict photo.png --mask-input integers.npy", "mask_input is an empty mask"),
@@ -125,7 +124,9 @@ ANNOTATE = [
     ("annotate set/boxes.json --out out --with masks --model sam3", "sam3 takes no mask"),
     ("annotate set --out out --with everything --prompts a.json", "--prompts is for --with boxes, points and masks"),
     ("annotate set --out out --with everything --points-per-side 0", "points_per_side"),
-    ("annotate set --out out --with points", "--prompts FILE.csv"),
+    *((f"annotate set --out out --with {task}", "--prompts FILE") for task in ("points", "boxes", "masks")),
+    ("annotate page.mp4 --out out --with everything", "cannot be opened as a video"),
+    ("annotate set --out out --with boxes --prompts images.json", "the COCO file has no annotations"),
     ("annotate set --out out --with everything --level 1", "are for --large"),
     ("annotate set --out out --with everything --format gpkg", "--format gpkg is for --large"),
     ("annotate set --out out --with everything --address auto", "--address is for --engine ray"),
@@ -245,6 +246,15 @@ MEASUREMENTS = [
     ("doctor --metrics-url nonsense", "not the URL of metrics"),
     ("doctor --metrics-url http://[", "not the URL of metrics"),
 ]
+MISSING = [
+    ("ray", "annotate set/boxes.json --out out --with boxes --engine ray", "[ray]"),
+    ("pyarrow", "annotate set --out out --with everything --format parquet", "[parquet]"),
+    ("contourpy", "annotate set --out out --with everything --format yolo", "[polygons]"),
+    ("pyogrio", "annotate slide.tif --large --out out --with everything --format gpkg", "needs the gpkg extra"),
+    ("upath", "annotate memory://bucket/photos --out out --with everything", "remote"),
+    ("matplotlib", "benchmark --out out", "matplotlib is missing"),
+    ("shtab", "completion bash", "completion"),
+]
 USAGE = [
     ("large slide.tif --point 1,1 --everything", "unrecognized arguments: --point 1,1"),
     ("large everything slide.tif --view 0,0,9,9", "unrecognized arguments: --view 0,0,9,9"),
@@ -297,18 +307,21 @@ REPOSITORY = ("config", "alias", "download sam", "setup")
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """Return a folder with the files of the tables."""
     folder = tmp_path_factory.mktemp("errors")
     (folder / "empty.jpg").touch()
-    (folder / "page.jpg").write_text("<html>")
+    for name in ("page.jpg", "page.mp4"):
+        (folder / name).write_text("<html>")
     Image.new("RGB", (64, 48)).save(folder / "photo.png")
     Image.new("RGB", (32, 24)).save(folder / "small.png")
+    Image.new("RGB", (300, 220)).save(folder / "slide.tif")
     np.save(folder / "integers.npy", np.zeros((256, 256), np.int32))
     (folder / "clip").mkdir()
     for frame in range(6):
         Image.new("RGB", (64, 48), (20 * frame, 60, 90)).save(folder / "clip" / f"{frame:05d}.png")
     (folder / "object.json").write_text("{}")
+    (folder / "images.json").write_text('{"images": []}')
     (folder / "numbers.json").write_text("[1]")
     (folder / "dots.json").write_text('[{"object_id": 1, "frame": 0, "dots": []}]')
     write_data_set(folder / "set", 1)
@@ -317,7 +330,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def surroundings(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def surroundings(files, monkeypatch):
     monkeypatch.chdir(files)
     monkeypatch.setenv("TRITON_URL", NOWHERE)
     monkeypatch.setenv("HF_ENDPOINT", f"http://{NOWHERE}")
@@ -347,43 +360,38 @@ def mistakes(rows: list[tuple[str, str]], code: int, capsys: pytest.CaptureFixtu
     return wrong
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(rows, id=name)
-        for name, rows in {
-            "predict": PREDICT,
-            "words": WORDS,
-            "everything": EVERYTHING,
-            "track": TRACK,
-            "annotate": ANNOTATE,
-            "verify": VERIFY,
-            "models": MODELS,
-            "hub": HUB,
-            "measurements": MEASUREMENTS,
-        }.items()
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    rows: list[tuple[str, str]], files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+TABLES = [PREDICT, WORDS, EVERYTHING, TRACK, ANNOTATE, VERIFY, MODELS, HUB, MEASUREMENTS]
+
+
+@pytest.mark.parametrize("rows", TABLES, ids=lambda rows: rows[0][0].partition(" ")[0])
+def test_a_mistake_is_one_line_and_leaves_nothing(rows, files, capsys):
     before = names_below(files)
     assert mistakes(rows, 1, capsys) == []
     assert names_below(files) == before
 
 
-def test_a_mistake_about_a_large_image_is_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_about_a_large_image_is_one_line(files, capsys):
     pytest.importorskip("zarr")
     pytest.importorskip("tifffile")
-    Image.new("RGB", (300, 220)).save(files / "slide.tif")
     assert mistakes(LARGE, 1, capsys) == []
 
 
-def test_what_cannot_be_parsed_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("package", "line", "words"), MISSING)
+def test_a_missing_package_is_named_before_anything_is_done(package, line, words, files, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "triton_sam.benchmark.plot", raising=False)
+    before = names_below(files)
+    assert mistakes([(line, words)], 1, capsys) == []
+    assert names_below(files) == before
+
+
+def test_what_cannot_be_parsed_ends_with_2(capsys):
     assert mistakes(USAGE, 2, capsys) == []
 
 
-def test_no_hint_where_nothing_is_similar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_hint_where_nothing_is_similar(capsys):
     for line in ("predict x.jpg --qqqqqq", "qqqqqq", "predict x.jpg --point", "models one two"):
         with pytest.raises(SystemExit):
             main(line.split())

@@ -1,19 +1,16 @@
 """The command `everything` with the real client and the real session model: files, lines, options, errors."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.commands import call
 from support.in_process import ImageServer, discs
 
 from triton_sam import SAM2TritonClient
-from triton_sam.cli import main
 from triton_sam.everything.search import FoundObjects
 from triton_sam.masks.cleanup import Cleanup
 from triton_sam.masks.label_map import label_map_of
@@ -26,20 +23,20 @@ OPTIONS = ["--points-per-side", "2", "--pred-iou-thresh", "0.2", "--stability-sc
 
 
 @pytest.fixture
-def server() -> Iterator[ImageServer]:
+def server():
     with ImageServer() as server:
         yield server
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Path:
+def image(tmp_path):
     path = tmp_path / "photo.png"
     Image.new("RGB", SIZE, (90, 90, 90)).save(path)
     return path
 
 
 def everything(server: ImageServer, *options: object) -> int:
-    return main(["everything", *map(str, options), "--url", server.url])
+    return call(f"everything --url {server.url}", *options)
 
 
 def expected(server: ImageServer, image: Path, **parameters: Any) -> FoundObjects:
@@ -59,7 +56,7 @@ def parameters_of(server: ImageServer) -> dict[str, Any]:
     return parameters
 
 
-def test_lines_and_files(server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_and_files(server, image, tmp_path, capsys):
     overlay, labels, coco = tmp_path / "overlay.png", tmp_path / "labels.png", tmp_path / "coco.json"
     files = ["--overlay", overlay, "--label-image", labels, "--coco", coco]
     assert everything(server, image, *OPTIONS, *files, "-q") == 0
@@ -84,9 +81,7 @@ def test_lines_and_files(server: ImageServer, image: Path, tmp_path: Path, capsy
     ]
 
 
-def test_an_empty_mask_is_left_out_of_coco_and_counted(
-    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_mask_is_left_out_of_coco_and_counted(image, tmp_path, capsys):
     def empty(model: str, inputs: Any, wanted: Any) -> Any:
         tensors = discs(model, inputs, wanted)
         return {name: array - 99 if array.ndim == 4 and "masks" in name else array for name, array in tensors.items()}
@@ -98,14 +93,14 @@ def test_an_empty_mask_is_left_out_of_coco_and_counted(
     assert json.loads(target.read_text())["annotations"] == []
 
 
-def test_only_given_parameters_are_sent(server: ImageServer, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_given_parameters_are_sent(server, image, capsys):
     assert everything(server, image, "--points-per-side", 1, "--pred-iou-thresh", 0.5, "--single-mask", "-q") == 0
     sent = parameters_of(server)
     assert (sent["points_per_side"], sent["pred_iou_thresh"], sent["multimask_output"]) == (1, 0.5, False)
     assert "stability_score_thresh" not in sent
 
 
-def test_masks_are_cleaned_on_demand(server: ImageServer, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_are_cleaned_on_demand(server, image, capsys):
     options = ["--max-hole-area", 4, "--max-sprinkle-area", 5, "--smooth", 2, "--keep-clicked"]
     assert everything(server, image, *OPTIONS, *options, "--min-mask-region-area", 7, "-q") == 0
     cleanup = Cleanup(max_hole_area=4, max_sprinkle_area=5, smooth=2, keep_clicked=True)
@@ -115,9 +110,7 @@ def test_masks_are_cleaned_on_demand(server: ImageServer, image: Path, capsys: p
     assert [line["segmentation"] for line in lines] == [each.to_rle() for each in found]
 
 
-def test_several_images_have_files_of_their_own(
-    server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_images_have_files_of_their_own(server, image, tmp_path, capsys):
     other = tmp_path / "other.png"
     other.write_bytes(image.read_bytes())
     files = ["--overlay", tmp_path / "drawn.png", "--out", tmp_path / "lines.jsonl", "-q"]
@@ -129,12 +122,10 @@ def test_several_images_have_files_of_their_own(
     assert capsys.readouterr().out == ""
 
 
-def test_an_empty_answer_says_why(
-    server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_answer_says_why(server, image, tmp_path, capsys):
     labels, overlay = tmp_path / "labels.png", tmp_path / "overlay.png"
-    options = ["--points-per-side", 2, "--pred-iou-thresh", 1, "--label-image", labels, "--overlay", overlay]
-    assert everything(server, image, *options) == 0
+    files = ["--label-image", labels, "--overlay", overlay]
+    assert everything(server, image, "--points-per-side", 2, "--pred-iou-thresh", 1, *files) == 0
     told = capsys.readouterr()
     assert told.out == ""
     assert "no mask is left. Of 12 masks, pred_iou_thresh dropped 12" in told.err
@@ -142,9 +133,7 @@ def test_an_empty_answer_says_why(
     assert pixels(overlay).shape == (60, 80, 3)
 
 
-def test_an_interrupt_leaves_no_file(
-    server: ImageServer, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_leaves_no_file(server, image, tmp_path, capsys):
     server.failures = [KeyboardInterrupt()]
     assert everything(server, image, *OPTIONS, "--overlay", tmp_path / "overlay.png", "-q") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photo.png"]

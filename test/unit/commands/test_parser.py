@@ -1,7 +1,5 @@
 """The help lists all commands in groups; the completion knows them; a signal ends each of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -72,12 +70,6 @@ def test_the_completion_knows_commands_and_options(shell, capsys, tmp_path):
     if shell == "bash":
         (tmp_path / "completion").write_text(script)
         subprocess.run(["bash", "-n", str(tmp_path / "completion")], check=True)
-
-
-def test_the_completion_without_its_package_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "shtab", None)
-    assert main(["completion", "bash"]) == 1
-    assert "completion" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal")

@@ -1,18 +1,15 @@
 """`predict`: images by patterns and URLs, the logits of an earlier call, and words."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.commands import call
 from support.file_server import Server
 
-from triton_sam.cli import main
 from triton_sam.client.concepts import FoundInstances
 from triton_sam.client.server_models import ServerModels
 from triton_sam.commands import _server, predict
@@ -23,7 +20,7 @@ from triton_sam.masks.segment import Segment
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Path:
+def image(tmp_path):
     path = tmp_path / "street.png"
     Image.new("RGB", (64, 48)).save(path)
     return path
@@ -59,16 +56,15 @@ class Client:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
+def client(monkeypatch):
     kind = type("Fresh", (Client,), {"calls": []})
     monkeypatch.setattr(_server, "SAM2TritonClient", kind)
     return kind
 
 
-def test_instances_become_files_with_labels(client, image: Path, tmp_path: Path, capsys) -> None:
+def test_instances_become_files_with_labels(client, image, tmp_path, capsys):
     out, drawn = tmp_path / "found.json", tmp_path / "overlay.png"
-    arguments = ["--text", "bus", "--text", "cat", "--out", str(out), "--overlay", str(drawn), "--limit", "2"]
-    assert main(["predict", str(image), *arguments]) == 0
+    assert call(f"predict {image} --text bus --text cat --out {out} --overlay {drawn} --limit 2") == 0
     ((text, given),) = client.calls
     assert (client.family, text, given["limit"], given["boxes"]) == ("sam3", ["bus", "cat"], 2, None)
     document = json.loads(out.read_text())
@@ -80,39 +76,39 @@ def test_instances_become_files_with_labels(client, image: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("form", ["png", "cutout"])
-def test_standard_output_takes_exactly_one_file(client, image: Path, form: str, capfdbinary) -> None:
-    command = ["predict", str(image), "--text", "bus", "--out", "-", "--format", form]
-    assert main(command) == 1
+def test_standard_output_takes_exactly_one_file(client, image, form, capfdbinary):
+    line = f"predict {image} --text bus --out - --format {form}"
+    assert call(line) == 1
     assert b"--out - takes one file, not 3: name a file, or use --format coco" in capfdbinary.readouterr().err
     client.finds = False
-    assert main(command) == 1
+    assert call(line) == 1
     printed = capfdbinary.readouterr()
     assert b"there is no mask to write to standard output: nothing was found" in printed.err
     assert printed.out == b""
 
 
 @pytest.mark.parametrize(("form", "empty"), [("rle", []), ("coco", {"annotations": []}), ("geojson", {"features": []})])
-def test_nothing_is_a_document_too(client, image: Path, form: str, empty, capfdbinary) -> None:
+def test_nothing_is_a_document_too(client, image, form, empty, capfdbinary):
     client.finds = False
-    assert main(["predict", str(image), "--text", "bus", "--out", "-", "--format", form]) == 0
+    assert call(f"predict {image} --text bus --out - --format {form}") == 0
     printed = capfdbinary.readouterr()
     assert b"no instance was found" in printed.err
     document = json.loads(printed.out)
     assert document == empty if form == "rle" else empty.items() <= document.items()
 
 
-def test_numbered_files_never_overwrite_an_image(client, tmp_path: Path, capsys) -> None:
-    image, out = tmp_path / "street_1.png", tmp_path / "street.png"
-    Image.new("RGB", (64, 48)).save(image)
-    before = image.read_bytes()
-    assert main(["predict", str(image), "--text", "bus", "--out", str(out)]) == 1
-    assert f"{image} is an image of this command" in capsys.readouterr().err
-    assert (image.read_bytes(), out.exists()) == (before, False)
+def test_masks_of_instances_are_numbered_and_never_overwrite_an_image(client, image, tmp_path, capsys):
+    other = image.rename(tmp_path / "street_1.png")
+    assert call(f"predict {other} --text bus --out {tmp_path}/mask.png -q") == 0
+    assert sorted(path.name for path in tmp_path.glob("mask*.png")) == ["mask.png", "mask_1.png", "mask_2.png"]
+    content = other.read_bytes()
+    assert call(f"predict {other} --text bus --out {image}") == 1
+    assert f"{other} is an image of this command" in capsys.readouterr().err
+    assert (other.read_bytes(), image.exists()) == (content, False)
 
 
-def test_examples_and_what_is_not_meant(client, image: Path, capsys) -> None:
-    boxes = ["--example", "1,2,9,9", "--not-example", "20,20,30,30", "--threshold", "0.1"]
-    assert main(["predict", str(image), *boxes, "--json"]) == 0
+def test_examples_and_what_is_not_meant(client, image, capsys):
+    assert call(f"predict {image} --example 1,2,9,9 --not-example 20,20,30,30 --threshold 0.1 --json") == 0
     ((text, given),) = client.calls
     assert (text, given["box_labels"], given["threshold"]) == (None, [1, 0], 0.1)
     assert given["boxes"] == [[1, 2, 9, 9], [20, 20, 30, 30]]
@@ -121,42 +117,36 @@ def test_examples_and_what_is_not_meant(client, image: Path, capsys) -> None:
     assert {"rle", "score", "box"} <= set(objects[0])
 
 
-def test_example_masks_of_another_image(client, image: Path, tmp_path: Path, capsys) -> None:
+def test_example_masks_of_another_image(client, image, tmp_path, capsys):
     shown, other, mask = tmp_path / "shown.png", tmp_path / "other.png", np.zeros((30, 40), np.uint8)
-    Image.fromarray(np.zeros((30, 40, 3), np.uint8)).save(shown)
+    Image.new("RGB", (40, 30)).save(shown)
     mask[5:9, 10:20] = 255
     Image.fromarray(mask).save(other)
-    arguments = ["--text", "bus", "--example-mask", str(other), "--not-example-mask", str(other), "-q"]
-    assert main(["predict", str(image), *arguments, "--example-image", str(shown)]) == 0
+    line = f"predict {image} --text bus --example-mask {other} --not-example-mask {other} -q"
+    assert call(f"{line} --example-image {shown}") == 0
     ((_, given),) = client.calls
     assert (given["example"], given["mask_labels"]) == (shown, [1, 0])
     assert [each.sum() for each in given["masks"]] == [40, 40]
-    assert main(["predict", str(image), *arguments]) == 1
-    assert "the example masks have 40 x 30 pixels, and the image that they belong to has 64 x 48" in (
-        capsys.readouterr().err
-    )
+    assert call(line) == 1
+    said = capsys.readouterr().err
+    assert "the example masks have 40 x 30 pixels, and the image that they belong to has 64 x 48" in said
     assert len(client.calls) == 1
 
 
-def test_masks_of_instances_are_numbered(client, image: Path, tmp_path: Path) -> None:
-    assert main(["predict", str(image), "--text", "bus", "--out", str(tmp_path / "mask.png"), "-q"]) == 0
-    assert sorted(path.name for path in tmp_path.glob("mask*.png")) == ["mask.png", "mask_1.png", "mask_2.png"]
-
-
-def test_an_empty_mask_has_no_box_in_the_table(capsys) -> None:
+def test_an_empty_mask_has_no_box_in_the_table(capsys):
     empty = Segment(np.zeros((4, 4), bool), 0.25, None)
     predict._print_table(argparse.Namespace(all_candidates=False), [(Source("x.jpg", b""), [empty])])
     assert capsys.readouterr().out == "object 0: score 0.250, 0 pixels, box -\n"
 
 
-def saved(path: Path, array: np.ndarray) -> bytes:
-    np.save(path, array)
-    return path.read_bytes()
-
-
-def test_logits_are_read_as_float32(tmp_path: Path) -> None:
-    saved(tmp_path / "x.npy", np.ones((1, 1, 4, 4), np.float64))
+def test_logits_are_read_as_float32(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((1, 1, 4, 4), np.float64))
     assert read_logits(tmp_path / "x.npy").dtype == np.float32
+    with pytest.raises(PromptError, match="No such file or directory"):
+        read_logits(tmp_path / "none.npy")
+    np.savez(tmp_path / "two.npz", np.ones(3))
+    with pytest.raises(PromptError, match="holds no logits"):
+        read_logits(tmp_path / "two.npz")
 
 
 @pytest.mark.parametrize(
@@ -169,24 +159,16 @@ def test_logits_are_read_as_float32(tmp_path: Path) -> None:
         (b"\x93NUMPY", b"number"),
     ],
 )
-def test_a_damaged_file_of_logits_is_one_clear_error(old: bytes, new: bytes, tmp_path: Path) -> None:
+def test_a_damaged_file_of_logits_is_one_clear_error(old, new, tmp_path):
     path = tmp_path / "x.npy"
-    path.write_bytes(saved(path, np.ones((1, 1, 4, 4), np.float32)).replace(old, new, 1))
-    with pytest.raises(
-        PromptError, match=re.escape(f"cannot read the logits in {path}: it is not an .npy file of numbers")
-    ):
+    np.save(path, np.ones((1, 1, 4, 4), np.float32))
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    words = re.escape(f"cannot read the logits in {path}: it is not an .npy file of numbers")
+    with pytest.raises(PromptError, match=words):
         read_logits(path)
 
 
-def test_a_missing_file_and_an_archive_are_told(tmp_path: Path) -> None:
-    with pytest.raises(PromptError, match="No such file or directory"):
-        read_logits(tmp_path / "none.npy")
-    np.savez(tmp_path / "two.npz", np.ones(3))
-    with pytest.raises(PromptError, match="holds no logits"):
-        read_logits(tmp_path / "two.npz")
-
-
-def test_a_pattern_in_a_folder_with_brackets_finds_its_files(tmp_path: Path) -> None:
+def test_a_pattern_in_a_folder_with_brackets_finds_its_files(tmp_path):
     folder = tmp_path / "day [1]"
     folder.mkdir()
     for name in ("a.png", "b [2].png"):
@@ -198,7 +180,7 @@ def test_a_pattern_in_a_folder_with_brackets_finds_its_files(tmp_path: Path) -> 
         read_sources([str(folder / "c [2]*.png")])
 
 
-def test_a_url_is_an_image_with_the_name_of_its_file(images: Path) -> None:
+def test_a_url_is_an_image_with_the_name_of_its_file(images):
     """test/unit/download/test_images.py has the failures of such a download."""
     with Server() as server, server.running():
         server.content, server.where = (images / "shapes.jpg").read_bytes(), "/a/shapes.jpg?size=large"
@@ -209,7 +191,7 @@ def test_a_url_is_an_image_with_the_name_of_its_file(images: Path) -> None:
             read_sources([url, url])
 
 
-def test_a_file_url_is_the_path_that_it_names(tmp_path: Path) -> None:
+def test_a_file_url_is_the_path_that_it_names(tmp_path):
     spaced = tmp_path / "two words.jpg"
     spaced.touch()
     [source] = read_sources([spaced.as_uri()])

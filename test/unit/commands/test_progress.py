@@ -1,22 +1,21 @@
 """Progress moves while a command works: inside an image, with a clock on a terminal, and with an estimate."""
 
-from __future__ import annotations
-
 import io
-import json
 import re
 import threading
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from support.annotated import FakeClient, FakeServers, coco, servers, write_images
+from support.annotated import FakeClient, servers, write_data_set, write_images
+from support.commands import call
 from support.conditions import wait_until
 
+from triton_sam.annotate import job
 from triton_sam.annotate.records import ImageRecord
 from triton_sam.annotate.sources import ImageItem
-from triton_sam.cli import main
 from triton_sam.commands import _progress, everything
 from triton_sam.errors import ServerBusyError
 from triton_sam.everything.parameters import Parameters
@@ -44,7 +43,7 @@ def item(number: int) -> ImageItem:
     return ImageItem(number, f"{number}.png", Path(f"{number}.png"))
 
 
-def test_a_bar_moves_inside_an_image_and_never_back() -> None:
+def test_a_bar_moves_inside_an_image_and_never_back():
     bar = Bar()
     shown = _progress.RunProgress(bar)
     for share in (0.25, 0.5, 0.25, 0.5, 1.0):  # a server was lost, and another one began the image again
@@ -67,16 +66,12 @@ class Searcher(FakeClient):
 
 
 @pytest.fixture
-def searchers(monkeypatch: pytest.MonkeyPatch, servers: FakeServers) -> FakeServers:
-    from triton_sam.annotate import job
-
+def searchers(monkeypatch, servers):
     monkeypatch.setattr(job, "SamTritonClient", lambda url, family, **_: Searcher(servers, url or "default", family))
     return servers
 
 
-def test_a_search_of_many_images_moves_and_begins_with_an_estimate(
-    searchers: FakeServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_of_many_images_moves_and_begins_with_an_estimate(searchers, tmp_path, monkeypatch, capsys):
     moves: list[float] = []
 
     class Told(_progress.RunProgress):
@@ -86,60 +81,45 @@ def test_a_search_of_many_images_moves_and_begins_with_an_estimate(
 
     monkeypatch.setattr(_progress, "RunProgress", Told)
     write_images(tmp_path / "in", 3)
-    command = ["annotate", str(tmp_path / "in"), "--with", "everything", "--out", str(tmp_path / "out")]
-    assert main(command) == 0
+    line = f"annotate {tmp_path}/in --with everything --out {tmp_path}/out"
+    assert call(line) == 0
     assert sorted(moves) == sorted([0.25, 0.5, 0.75, 1.0, 1.0] * 3)
     said = capsys.readouterr().err
     assert re.search(r"3 images with 1024 points each: at least \d+ s, at \d+ ms a point", said)
     assert "3.00/3 images" in said
-    trial = searchers.prompts[0]
-    assert trial == {"everything": {"points_per_side": 3}}
+    assert searchers.prompts[0] == {"everything": {"points_per_side": 3}}
     searchers.prompts.clear()
-    assert main(command) == 0  # nothing is left to estimate
+    assert call(line) == 0  # nothing is left to estimate
     assert searchers.prompts == []
 
 
-def test_boxes_move_the_bar_after_each_request(servers: FakeServers, tmp_path: Path) -> None:
-    from triton_sam.annotate.job import Job
-
-    write_images(tmp_path, 1)
-    (tmp_path / "set.json").write_text(json.dumps(coco(["000.png"], [(1, [x, 1, 5, 5 + x % 20]) for x in range(35)])))
-    job, told = Job(str(tmp_path / "set.json"), "boxes"), []
-    inputs = job.read()
-    work = job.work(inputs, lambda item, share: told.append(share))
+def test_boxes_move_the_bar_after_each_request(servers, tmp_path):
+    boxes = [(1, [x, 1, 5, 5 + x % 20]) for x in range(35)]
+    run, told = job.Job(str(write_data_set(tmp_path, 1, boxes)), "boxes"), []
+    inputs = run.read()
+    work = run.work(inputs, lambda item, share: told.append(share))
     work(servers.client(None, "sam2"), inputs.items[0])
     assert told == [16 / 35, 32 / 35, 1]
 
 
-class Client:
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-
-    def everything(self, *_: Any, **__: Any) -> None:
-        if self.error:
-            raise self.error
-
-
-def test_an_estimate_names_the_way_to_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_names_the_way_to_less(monkeypatch):
     times = iter([0.0, 0.9] * 3 + [0.0])
     monkeypatch.setattr(_progress, "time", Namespace(monotonic=lambda: next(times)))
-    said = _progress.estimate(Client(), Parameters(32), 10, 2)
-    assert said == (
-        "10 images with 1024 points each: at least 9 min, at 100 ms a point. --points-per-side 16 takes a quarter of "
-        "the time"
-    )
-    said = _progress.estimate(Client(), Parameters(8), 1, 1)
+    client = Mock()
+    said = _progress.estimate(client, Parameters(32), 10, 2)
+    pace = "10 images with 1024 points each: at least 9 min, at 100 ms a point."
+    assert said == f"{pace} --points-per-side 16 takes a quarter of the time"
+    said = _progress.estimate(client, Parameters(8), 1, 1)
     assert said == "1 image with 64 points each: at least 6 s, at 100 ms a point."
     crops = Parameters(32, crop_n_layers=1, crop_n_points_downscale_factor=3)
-    assert "1424 points each" in (_progress.estimate(Client(), crops, 1, 1) or "")
-    assert _progress.estimate(Client(ServerBusyError("busy")), Parameters(8), 1, 1) is None
+    assert "1424 points each" in _progress.estimate(client, crops, 1, 1)
+    client.everything.side_effect = ServerBusyError("busy")
+    assert _progress.estimate(client, Parameters(8), 1, 1) is None
     assert [_progress.duration(each) for each in (3.4, 600, 90_000)] == ["3 s", "10 min", "25.0 h"]
 
 
 @pytest.mark.parametrize(("side", "seconds", "said"), [(32, 2.0, True), (32, 0.1, False), (8, 9.0, True)])
-def test_a_long_search_of_one_image_says_how_to_shorten_it(
-    side: int, seconds: float, said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_search_of_one_image_says_how_to_shorten_it(side, seconds, said, monkeypatch, capsys):
     """The first step includes the encoder, so the second one decides."""
     times = iter([0.0, seconds])
     monkeypatch.setattr(everything, "time", Namespace(monotonic=lambda: next(times, 0.0)))
@@ -159,15 +139,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_the_clock_moves_while_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_clock_moves_while_nothing_is_done(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     with _progress.bar(Namespace(quiet=False), total=5, unit="image"):
         wait_until(lambda: "00:02" in terminal.getvalue())
     assert not any(each.name == "triton-sam-clock" for each in threading.enumerate())
-    for options in ({"quiet": True}, {"quiet": False}):
-        silent = io.StringIO() if not options["quiet"] else Terminal()
+    for quiet, silent in ((True, Terminal()), (False, io.StringIO())):
         monkeypatch.setattr("sys.stderr", silent)
-        with _progress.bar(Namespace(**options), in_logs=False, total=5):
+        with _progress.bar(Namespace(quiet=quiet), in_logs=False, total=5):
             pass
         assert silent.getvalue() == ""

@@ -3,13 +3,10 @@
 The masks of the model's networks depend on all prompts and frames before them.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re
 import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.commands import call
 from support.in_process import InProcess
 from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
-from triton_sam.cli import main
 from triton_sam.commands import _video
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.tracks.records import read_records
@@ -36,7 +33,7 @@ def use(server: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[VideoServer]:
+def server(monkeypatch):
     with VideoServer() as server:
         use(server, monkeypatch)
         yield server
@@ -46,15 +43,14 @@ def breaks_at(server: VideoServer, frame: int | None, error: type[BaseException]
     """Let the next tracking be interrupted at a frame; None: no more."""
 
     def fail(number: int) -> None:
-        is_it = server.operation(number) == wire.PROPAGATE and server.arguments(number)["frame_index"] == frame
-        if is_it:
+        if server.operation(number) == wire.PROPAGATE and server.arguments(number)["frame_index"] == frame:
             raise error("at this frame")
 
     server.before = fail
 
 
 @pytest.fixture
-def clip(tmp_path: Path) -> Path:
+def clip(tmp_path):
     folder = tmp_path / "clip"
     folder.mkdir()
     for frame in range(FRAMES):
@@ -63,7 +59,7 @@ def clip(tmp_path: Path) -> Path:
 
 
 def track(*options: object) -> int:
-    return main(["track", *map(str, options), "-q"])
+    return call("track -q", *options)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -78,7 +74,7 @@ def stream_of_frames() -> Any:
     return type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())})
 
 
-def test_every_format_of_two_objects(server: VideoServer, clip: Path, tmp_path: Path, capsys: Any) -> None:
+def test_every_format_of_two_objects(server, clip, tmp_path, capsys):
     av = pytest.importorskip("av")
     out = tmp_path / "out"
     formats = [part for name in ("png", "rle", "coco", "overlay") for part in ("--format", name)]
@@ -105,7 +101,7 @@ def test_every_format_of_two_objects(server: VideoServer, clip: Path, tmp_path: 
         assert sum(1 for _ in container.decode(video=0)) == FRAMES
 
 
-def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server: VideoServer, tmp_path: Path) -> None:
+def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server, tmp_path):
     av = pytest.importorskip("av")
     ratio, times = Fraction(64, 45), [0, 40, 80, 500, 540, 1000, 1010, 1500, 3000, 3040]
     with av.open(str(tmp_path / "clip.mkv"), "w") as container:
@@ -125,9 +121,7 @@ def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server:
 
 
 @pytest.mark.parametrize(("error", "reverse"), [(KeyboardInterrupt, False), (ServerUnreachableError, True)])
-def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(
-    server: VideoServer, clip: Path, tmp_path: Path, reverse: bool, error: type[BaseException]
-) -> None:
+def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(server, clip, tmp_path, reverse, error):
     options = [clip, *POINTS, "--format", "png", "--format", "coco"]
     if reverse:
         options += ["--reverse", "--range", f"0:{FRAMES}"]
@@ -136,7 +130,7 @@ def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(
     for frame in range(FRAMES):
         out = tmp_path / f"broken_{frame}"
         breaks_at(server, frame, error)
-        assert main(["track", *map(str, [*options, "--out", out])]) == (130 if error is KeyboardInterrupt else 1)
+        assert track(*options, "--out", out) == (130 if error is KeyboardInterrupt else 1)
         done = FRAMES - 1 - frame if reverse else frame
         assert len(list((out / "masks").iterdir())) == done
         assert not (out / "annotations.json").exists()
@@ -145,9 +139,7 @@ def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(
         assert files(out) == expected
 
 
-def test_killed_between_the_files_of_a_frame(
-    server: VideoServer, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_between_the_files_of_a_frame(server, clip, tmp_path, monkeypatch):
     assert track(clip, *POINTS, "--format", "png", "--out", tmp_path / "whole") == 0
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
@@ -164,53 +156,40 @@ def test_killed_between_the_files_of_a_frame(
     assert files(out) == files(tmp_path / "whole")
 
 
-def test_complete_run_asks_the_server_nothing(server: VideoServer, clip: Path, tmp_path: Path) -> None:
-    options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "png")
+def test_a_complete_run_is_repeated_only_for_a_lost_file(server, clip, tmp_path):
+    out = tmp_path / "out"
+    options = (clip, *POINTS, "--out", out, "--format", "png")
     assert track(*options) == 0
     assert track(*options, "--format", "coco") == 0
     assert server.operations().count("start_session") == 1
-    assert (tmp_path / "out/annotations.json").exists()
-
-
-def test_lost_file_is_made_again(server: VideoServer, clip: Path, tmp_path: Path) -> None:
-    options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "png")
+    before = files(out)
+    assert "annotations.json" in before
+    (out / "masks/00002.png").unlink()
     assert track(*options) == 0
-    before = files(tmp_path / "out")
-    (tmp_path / "out/masks/00002.png").unlink()
-    assert track(*options) == 0
-    assert files(tmp_path / "out") == before
+    assert files(out) == before
 
 
-def test_other_parameters_are_refused_and_overwritten(
-    server: VideoServer, clip: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_other_parameters_are_refused_and_overwritten(server, clip, tmp_path, capsys):
     out = tmp_path / "out"
     assert track(clip, *POINTS, "--out", out, "--format", "png") == 0
     (out / "masks/notes.txt").write_text("mine")
     other = (clip, "--point", "0:20,20", "--range", "0:3", "--out", out, "--format", "png")
     assert track(*other) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("results of another prompts and --range: give another --out, or --overwrite to start again")
+    again = "give another --out, or --overwrite to start again"
+    assert line.endswith(f"results of another prompts and --range: {again}")
     assert track(*other, "--overwrite") == 0
     pngs = [f"masks/0000{frame}.png" for frame in range(3)]
     assert sorted(files(out)) == sorted([*pngs, "masks/notes.txt", "masks.jsonl", "track.json"])
+    for damaged in ('{"version": 1, "parameters": 5}', '{"version": 1}'):
+        (out / "track.json").write_text(damaged)
+        assert track(*other) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{out}/track.json is damaged: {again}" in line
+        assert track(*other, "--overwrite") == 0
 
 
-@pytest.mark.parametrize("text", ['{"version": 1, "parameters": 5}', '{"version": 1}'])
-def test_a_damaged_manifest_is_refused_and_overwritten(
-    server: VideoServer, clip: Path, tmp_path: Path, capsys: Any, text: str
-) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "track.json").write_text(text)
-    options = (clip, "--point", "0:20,20", "--format", "rle", "--out", out, "-q")
-    assert track(*options) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{out}/track.json is damaged: give another --out, or --overwrite to start again" in line
-    assert track(*options, "--overwrite") == 0
-
-
-def test_foreign_files_are_not_touched(server: VideoServer, clip: Path, tmp_path: Path, capsys: Any) -> None:
+def test_foreign_files_are_not_touched(server, clip, tmp_path, capsys):
     out = tmp_path / "out"
     (out / "masks").mkdir(parents=True)
     (out / "masks/00000.png").write_text("mine")
@@ -236,15 +215,13 @@ def test_foreign_files_are_not_touched(server: VideoServer, clip: Path, tmp_path
         (("--point", "4:12,12", "--every", "2", "--reverse", "--range", "0:6"), [4, 2, 0]),
     ],
 )
-def test_tracked_frames(
-    server: VideoServer, clip: Path, tmp_path: Path, options: tuple[str, ...], asked: list[int]
-) -> None:
+def test_tracked_frames(server, clip, tmp_path, options, asked):
     assert track(clip, *options, "--out", tmp_path / "out", "--format", "rle") == 0
     assert len(server.tracked) == len(asked)
     assert [record.frame for record in read_records(tmp_path / "out/masks.jsonl")] == asked
 
 
-def test_prompts_of_all_kinds_reach_the_server(server: VideoServer, clip: Path, tmp_path: Path) -> None:
+def test_prompts_of_all_kinds_reach_the_server(server, clip, tmp_path):
     mask = np.zeros(SIZE[::-1], bool)
     mask[10:30, 31:49] = True
     Image.fromarray(mask).save(tmp_path / "mask.png")
@@ -268,27 +245,23 @@ def test_prompts_of_all_kinds_reach_the_server(server: VideoServer, clip: Path, 
     np.testing.assert_array_equal(server.requests[numbers[2]].inputs[wire.MASK], mask)
 
 
-def test_stream_ends_cleanly_with_all_files(
-    server: VideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_stream_ends_cleanly_with_all_files(server, tmp_path, monkeypatch, capsys):
     av = pytest.importorskip("av")
     monkeypatch.setattr(sys, "stdin", stream_of_frames())
     breaks_at(server, 4)
     out = tmp_path / "out"
-    options = ["-", "--point", "0:12,12", "--format", "png", "--format", "overlay", "--out", str(out)]
-    assert main(["track", *options]) == 0
+    line = f"track - --point 0:12,12 --format png --format overlay --out {out}"
+    assert call(line) == 0
     assert "stopped after 4 frames" in capsys.readouterr().err
     assert len(list((out / "masks").iterdir())) == 4
     with av.open(str(out / "overlay.mp4")) as container:
         assert sum(1 for _ in container.decode(video=0)) == 4
     monkeypatch.setattr(sys, "stdin", stream_of_frames())
-    assert main(["track", *options]) == 1
+    assert call(line) == 1
     assert "a stream, which cannot be continued" in capsys.readouterr().err
 
 
-def test_stream_that_breaks_keeps_what_was_tracked(
-    server: VideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_stream_that_breaks_keeps_what_was_tracked(server, tmp_path, monkeypatch, capsys):
     pytest.importorskip("av")
     monkeypatch.setattr(sys, "stdin", stream_of_frames())
     breaks_at(server, 2, ServerUnreachableError)
@@ -297,21 +270,17 @@ def test_stream_that_breaks_keeps_what_was_tracked(
     assert json.loads((out / "annotations.json").read_text())["videos"][0]["length"] == 2
 
 
-def test_logits_travel_only_for_label_maps_of_several_objects(server: VideoServer, clip: Path, tmp_path: Path) -> None:
-    asked = []
-    for number, options in enumerate(
-        ((*POINTS, "--format", "png"), (*POINTS, "--format", "rle"), (*POINTS[2:4], "--format", "png"))
+def test_logits_travel_only_for_label_maps_of_several_objects(server, clip, tmp_path):
+    for number, (points, form, travel) in enumerate(
+        ((POINTS, "png", True), (POINTS, "rle", False), (POINTS[2:4], "png", False))
     ):
         server.requests.clear()
-        assert track(clip, *options, "--out", tmp_path / str(number)) == 0
+        assert track(clip, *points, "--format", form, "--out", tmp_path / str(number)) == 0
         passed = [each for each in server.requests if each.inputs[wire.OPERATION][0] == wire.PROPAGATE.encode()]
-        asked.append({"masks" in each.outputs for each in passed})
-    assert asked == [{True}, {False}, {False}]
+        assert {"masks" in each.outputs for each in passed} == {travel}
 
 
-def test_missing_video_models_say_where_they_come_from(
-    clip: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_video_models_say_where_they_come_from(clip, tmp_path, capsys, monkeypatch):
     with InProcess(lambda *_: {}) as empty:
         use(empty, monkeypatch)
         assert track(clip, *POINTS, "--out", tmp_path / "out", "--format", "rle") == 1

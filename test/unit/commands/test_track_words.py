@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.annotated import lines_of
+from support.commands import call
 from support.tracked import FakeFinder, FakeVideo, write_clip
 
-from triton_sam.cli import main
 from triton_sam.client.video import word_tracking
 from triton_sam.commands import _track_words, _video
 from triton_sam.errors import VideoError
@@ -51,55 +52,58 @@ class Tracker:
 
 
 @pytest.fixture
-def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
+def tracker(monkeypatch):
     fake = Tracker()
     monkeypatch.setattr(_video, "make_client", fake.take)
     return fake
 
 
 @pytest.fixture
-def finder(monkeypatch: pytest.MonkeyPatch) -> FakeFinder:
+def finder(monkeypatch):
     fake = FakeFinder(SCENE)
     monkeypatch.setattr(_track_words, "make_finder", lambda *_: fake)
     return fake
 
 
 @pytest.fixture
-def clip(tmp_path: Path) -> Path:
+def clip(tmp_path):
     return write_clip(tmp_path / "clip", 6)
 
 
 def track(*options: object) -> int:
-    return main(["track", *map(str, options)])
+    return call("track", *options)
 
 
-def test_objects_that_words_find_are_tracked(
-    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def rows_of(out: Path) -> list[tuple[int, int]]:
+    """Return frame and object of each line."""
+    return [(row["frame"], row["object_id"]) for row in lines_of(out / "masks.jsonl")]
+
+
+def found_in(out: Path) -> list[dict[str, Any]]:
+    return json.loads((out / "found/found.json").read_text())["objects"]
+
+
+def segment(frame: int, object_id: int, left: int = 0) -> VideoSegment:
+    """Return a mask of 90 pixels."""
+    mask = np.zeros((48, 64), bool)
+    mask[10:20, left : left + 9] = True
+    return VideoSegment(mask, 0.9, None, object_id=object_id, frame=frame, object_score=3.0, label="bus")
+
+
+def test_objects_that_words_find_are_tracked(tracker, finder, clip, tmp_path, capsys):
     out = tmp_path / "out"
-    assert track(clip, *EVERY, "--out", out) == 0
+    assert track(clip, *EVERY, "--model", "edgetam", "--out", out) == 0
     printed = capsys.readouterr()
     assert "object 1 (bus): in 6 of 6 frames" in printed.out
     assert "object 2 (bus)" in printed.out
     assert "searched frame 4: 2 objects so far" in printed.err
-    rows = [json.loads(line) for line in (out / "masks.jsonl").read_text().splitlines()]
-    assert [(row["frame"], row["object_id"]) for row in rows] == [(frame, id_) for frame in range(6) for id_ in (1, 2)]
-    objects = json.loads((out / "found/found.json").read_text())["objects"]
-    assert [(each["frame"], each["text"]) for each in objects] == [(0, "bus"), (4, "bus")]
+    assert rows_of(out) == [(frame, id_) for frame in range(6) for id_ in (1, 2)]
+    assert [(each["frame"], each["text"]) for each in found_in(out)] == [(0, "bus"), (4, "bus")]
     assert sorted(tracker.opened[-1].prompts) == [1, 2]
-
-
-def test_another_family_tracks_what_words_find(
-    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path
-) -> None:
-    assert track(clip, *EVERY, "--model", "edgetam", "--out", tmp_path / "out", "-q") == 0
     assert set(tracker.families) == {"edgetam"}
-    assert finder.asked
 
 
-def test_the_same_command_goes_on_and_another_one_is_refused(
-    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_command_goes_on_and_another_one_is_refused(tracker, finder, clip, tmp_path, capsys):
     out = tmp_path / "out"
     assert track(clip, *EVERY, "--out", out, "-q") == 0
     searches, sessions = len(finder.asked), len(tracker.opened)
@@ -108,47 +112,35 @@ def test_the_same_command_goes_on_and_another_one_is_refused(
     assert track(clip, "--text", "car", "--out", out, "--format", "rle") != 0
     assert "the results of another --text or of other options" in capsys.readouterr().err
     assert track(clip, "--text", "bus", "--out", out, "--format", "rle", "--overwrite", "-q") == 0
-    assert len(json.loads((out / "found/found.json").read_text())["objects"]) == 1
+    assert len(found_in(out)) == 1
 
 
-def test_nothing_is_found(
-    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert track(clip, "--text", "car", "--format", "rle", "--out", tmp_path / "out") != 0
-    assert "clip shows no car in the searched frames: lower --threshold" in capsys.readouterr().err
+@pytest.mark.parametrize(("has_rules", "more"), [(False, ", or search more frames with --text-every"), (True, "")])
+def test_nothing_is_found_and_no_folder_left(has_rules, more, tracker, finder, clip, tmp_path, capsys, monkeypatch):
+    tracker.has_rules = has_rules
+    monkeypatch.setattr(word_tracking, "track_words", lambda *_, **__: iter([(0, {}), (1, {})]))
+    assert track(clip, "--text", "car", "--format", "rle", "--out", tmp_path / "out", "-q") == 1
+    assert f"clip shows no car in the searched frames: lower --threshold{more}\n" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture
-def by_rules(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def by_rules(monkeypatch):
     """Stand for the client's track_words(), and return the arguments of its calls."""
     asked: list[dict[str, Any]] = []
 
-    def track_words(
-        finder: Any, video: Any, text: Any, **options: Any
-    ) -> Iterator[tuple[int, dict[int, VideoSegment]]]:
+    def track_words(finder: Any, video: Any, text: Any, **options: Any) -> Iterator[tuple[int, dict]]:
         asked.append({"text": text, **options})
         for frame in range(options["start"], 6 if options["count"] is None else options["start"] + options["count"]):
-            mask = np.zeros((48, 64), bool)
-            mask[10:20, frame : frame + 9] = True
-            seen = {2: VideoSegment(mask, 0.9, None, object_id=2, frame=frame, object_score=3.0, label="bus")}
-            if frame >= 4:
-                seen[5] = VideoSegment(mask[::-1], 0.8, None, object_id=5, frame=frame, object_score=2.0, label="bus")
             options["on_progress"](len(asked), 6)
-            yield frame, seen
+            numbers = (2, 5) if frame >= 4 else (2,)
+            yield frame, {number: segment(frame, number, frame + 5 * number) for number in numbers}
 
     monkeypatch.setattr(word_tracking, "track_words", track_words)
     return asked
 
 
-def test_the_rules_for_words_run_where_their_tracker_is(
-    tracker: Tracker,
-    finder: FakeFinder,
-    by_rules: list[dict[str, Any]],
-    clip: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_rules_for_words_run_where_their_tracker_is(tracker, finder, by_rules, clip, tmp_path, capsys):
     tracker.has_rules = True
     command = [clip, "--text", "bus", "--limit", "3", "--threshold", "0.4", "--out", tmp_path / "out"]
     assert track(*command, "--format", "rle") == 0
@@ -159,10 +151,7 @@ def test_the_rules_for_words_run_where_their_tracker_is(
     assert (tracker.families[-1], finder.asked) == ("sam3", [])
     (asked,) = by_rules
     assert (asked["text"], asked["limit"], asked["rules"].score_threshold_detection) == (["bus"], 3, 0.4)
-    rows = [json.loads(line) for line in (tmp_path / "out/masks.jsonl").read_text().splitlines()]
-    found_from = {2: 0, 5: 4}
-    expected = [(frame, id_) for frame in range(6) for id_ in (2, 5) if frame >= found_from[id_]]
-    assert [(row["frame"], row["object_id"]) for row in rows] == expected
+    assert rows_of(tmp_path / "out") == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 2), (4, 5), (5, 2), (5, 5)]
     assert track(*command, "--format", "coco", "-q") == 0  # no tracking
     assert len(by_rules) == 1
     assert track(*command, "--format", "png", "-q") == 0  # tracks again, by the same rules
@@ -180,18 +169,7 @@ def test_the_rules_for_words_run_where_their_tracker_is(
         (("--range", "2:4"), True, "every frame, by the rules of SAM3", True),
     ],
 )
-def test_the_choice_of_rules(
-    tracker: Tracker,
-    finder: FakeFinder,
-    by_rules: list[dict[str, Any]],
-    clip: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    has_rules: bool,
-    says: str,
-    runs: bool,
-) -> None:
+def test_the_choice_of_rules(tracker, finder, by_rules, clip, tmp_path, capsys, options, has_rules, says, runs):
     tracker.has_rules = has_rules
     finder.scene[2] = SCENE[0]
     assert track(clip, "--text", "bus", *options, "--format", "rle", "--out", tmp_path / "out") == 0
@@ -201,54 +179,34 @@ def test_the_choice_of_rules(
         assert (by_rules[0]["start"], by_rules[0]["count"]) == (2, 2)
 
 
-def test_masks_are_written_while_the_video_is_tracked(
-    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_are_written_while_the_video_is_tracked(tracker, finder, clip, tmp_path, capsys, monkeypatch):
     tracker.has_rules = True
     out, is_damaged = tmp_path / "out", True
-    mask = np.zeros((48, 64), bool)
-    mask[10:20, :9] = True
 
-    def rows() -> list[tuple[int, int]]:
-        lines = (out / "masks.jsonl").read_text().splitlines()
-        return [(row["frame"], row["area"]) for row in map(json.loads, lines)]
-
-    def track_words(*_: Any, **options: Any) -> Iterator[tuple[int, dict[int, VideoSegment]]]:
+    def track_words(*_: Any, **options: Any) -> Iterator[tuple[int, dict]]:
         for frame in range(6):
             options["on_progress"](frame, 6)
             if frame > 2:
-                assert rows()[-1][0] == frame - 1
+                assert rows_of(out)[-1][0] == frame - 1
                 assert (out / f"masks/{frame - 1:05}.png").exists()
             if frame == 5 and is_damaged:
                 raise VideoError("frame 5 is damaged")
-            segment = VideoSegment(mask, 0.9, None, object_id=1, frame=frame, object_score=3.0, label="bus")
-            yield frame, {} if frame in (0, 3) else {1: segment}
+            yield frame, {} if frame in (0, 3) else {1: segment(frame, 1)}
 
     monkeypatch.setattr(word_tracking, "track_words", track_words)
     command = (clip, "--text", "bus", "--range", "0:6", "--format", "png", "--out", out, "-q")
     assert track(*command) == 1
     assert "frame 5 is damaged" in capsys.readouterr().err
-    assert rows() == [(0, 0), (1, 90), (2, 90), (3, 0), (4, 90)]
-    assert json.loads((out / "found/found.json").read_text())["objects"][0]["frame"] == 1
+    written = [(row["frame"], row["area"]) for row in lines_of(out / "masks.jsonl")]
+    assert written == [(0, 0), (1, 90), (2, 90), (3, 0), (4, 90)]
+    assert found_in(out)[0]["frame"] == 1
     is_damaged = False
     assert track(*command) == 0
-    assert [frame for frame, _ in rows()] == list(range(6))
+    assert [frame for frame, _ in rows_of(out)] == list(range(6))
     assert "object 1 (bus): in 4 of 6 frames" in capsys.readouterr().out
 
 
-def test_words_that_show_nothing_leave_no_folder(
-    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tracker.has_rules = True
-    monkeypatch.setattr(word_tracking, "track_words", lambda *_, **__: iter([(0, {}), (1, {})]))
-    assert track(clip, "--text", "car", "--out", tmp_path / "out", "-q") == 1
-    assert "clip shows no car in the searched frames: lower --threshold\n" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_folder_is_checked_before_the_video_is_searched(
-    tracker: Tracker, finder: FakeFinder, by_rules: list[dict[str, Any]], clip: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_the_folder_is_checked_before_the_video_is_searched(tracker, finder, by_rules, clip, tmp_path, capsys):
     tracker.has_rules = True
     taken = tmp_path / "taken"
     taken.mkdir()

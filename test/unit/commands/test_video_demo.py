@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("cv2")
 pytest.importorskip("scipy")
 
+from support.commands import call
 from support.tracked import Found
 
-from triton_sam.cli import main
 from triton_sam.commands import _demo_video, _video
 from triton_sam.scenes import clip as clips
 
@@ -37,13 +37,8 @@ class OracleVideo:
         for frame in range(start or 0, len(self.clip.images)):
             if frame == self.breaks_at:
                 raise KeyboardInterrupt
-            yield (
-                frame,
-                {
-                    number: Found(np.roll(self.clip.truth(frame, number), self.shift, axis=1), 0.9, 3.0, None)
-                    for number in self.ids
-                },
-            )
+            masks = {number: np.roll(self.clip.truth(frame, number), self.shift, axis=1) for number in self.ids}
+            yield frame, {number: Found(mask, 0.9, 3.0, None) for number, mask in masks.items()}
 
 
 class Client:
@@ -68,7 +63,7 @@ class Client:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+def client(monkeypatch):
     fake = Client()
     monkeypatch.setattr(_video, "make_client", lambda *_: fake)
     whole = clips.generate_clip
@@ -77,11 +72,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 
 @pytest.mark.parametrize(("shift", "lowest", "highest"), [(0, 1.0, 1.0), (6, 0.2, 0.9)])
-def test_demo_compares_with_the_truth(
-    client: Client, tmp_path: Path, capsys: Any, shift: int, lowest: float, highest: float
-) -> None:
+def test_demo_compares_with_the_truth(client, tmp_path, capsys, shift, lowest, highest):
     client.shift = shift
-    assert main(["demo", "--video", "--out", str(tmp_path), "--json", "-q"]) == 0
+    assert call(f"demo --video --out {tmp_path} --json -q") == 0
     result = json.loads(capsys.readouterr().out)
     values = [j for each in result["objects"] for j in each["j"]]
     assert lowest <= np.mean(values) <= highest
@@ -89,43 +82,37 @@ def test_demo_compares_with_the_truth(
     assert Path(result["overlay"]).stat().st_size > 1000
 
 
-def test_demo_without_pyav_writes_a_gif(
-    client: Client, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_without_pyav_writes_a_gif(client, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(_demo_video, "has_av", lambda: False)
-    assert main(["demo", "--video", "--out", str(tmp_path), "-q"]) == 0
+    assert call(f"demo --video --out {tmp_path} -q") == 0
     assert f"wrote {tmp_path / 'clip_overlay.gif'}" in capsys.readouterr().out
     assert (tmp_path / "clip_overlay.gif").read_bytes().startswith(b"GIF89a")
 
 
 @pytest.mark.parametrize(("metadata", "says"), [("random seed 3", True), ("sam2.1_hiera_tiny", False)])
-def test_demo_says_that_the_memory_is_untrained(
-    client: Client, tmp_path: Path, capsys: Any, metadata: str, says: bool
-) -> None:
+def test_demo_says_that_the_memory_is_untrained(client, tmp_path, capsys, metadata, says):
     onnx = pytest.importorskip("onnx")
     model = onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], []))
     onnx.helper.set_model_props(model, {"triton_sam.checkpoint": metadata})
     path = tmp_path / "models/sam2_memory_attention/1/model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(model.SerializeToString())
-    assert (
-        main(["demo", "--video", "--out", str(tmp_path / "out"), "--model-repository", str(tmp_path / "models")]) == 0
-    )
+    assert call(f"demo --video --out {tmp_path}/out --model-repository {tmp_path}/models") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "untrained" in line]
     assert len(lines) == says
     assert all("triton-sam setup sam2 tiny --video" in line for line in lines)
 
 
-def test_demo_without_video_models_says_what_to_do(client: Client, tmp_path: Path, capsys: Any) -> None:
+def test_demo_without_video_models_says_what_to_do(client, tmp_path, capsys):
     client.ready = False
-    assert main(["demo", "--video", "--out", str(tmp_path), "--model-repository", str(tmp_path)]) == 1
+    assert call(f"demo --video --out {tmp_path} --model-repository {tmp_path}") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "triton-sam setup sam2 tiny --video" in line
 
 
-def test_evaluate_on_clips(client: Client, tmp_path: Path, capsys: Any) -> None:
+def test_evaluate_on_clips(client, tmp_path, capsys):
     out = tmp_path / "out"
-    assert main(["evaluate", "videos", "--count", "2", "--prompt", "box", "--out", str(out), "-q"]) == 0
+    assert call(f"evaluate videos --count 2 --prompt box --out {out} -q") == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["clips", "clip", "clip", "mean"]
     assert rows[-1][-5:] == ["1.000"] * 5
@@ -135,7 +122,7 @@ def test_evaluate_on_clips(client: Client, tmp_path: Path, capsys: Any) -> None:
     assert all(list(prompt) == ["box"] for video in client.opened for prompt in video.prompts)
 
 
-def test_interrupted_evaluation_shows_the_results_so_far(client: Client, capsys: Any) -> None:
+def test_interrupted_evaluation_shows_the_results_so_far(client, capsys):
     client.breaks_at = 3
-    assert main(["evaluate", "--dataset", "clips", "--count", "2", "-q"]) == 130
+    assert call("evaluate --dataset clips --count 2 -q") == 130
     assert capsys.readouterr().out.startswith("clips (partial)")

@@ -1,7 +1,5 @@
 """Requests for instances are checked once, with a sentence for every mistake; the choice of instances, their masks."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -16,23 +14,17 @@ BOX = [10, 20, 50, 60]
 SHARES = ("threshold", "mask_threshold", "nms")
 
 
-def test_one_text_and_several() -> None:
+def test_texts_and_boxes_as_the_detector_takes_them():
     assert check_query("dog").prompts == check_query(["dog"]).labels() == ("dog",)
     assert check_query(("a cat", "dog")).prompts == ("a cat", "dog")
-
-
-def test_examples_without_a_text_have_the_text_of_the_reference_and_no_label() -> None:
-    query = check_query(boxes=BOX)
+    query = check_query(boxes=BOX)  # the text of the reference, and no label
     assert (query.prompts, query.labels(), query.box_labels.tolist()) == (("visual",), ("",), [1])
-
-
-def test_boxes_as_the_detector_takes_them() -> None:
     query = check_query("dog", [BOX, [0, 0, 200, 100]], [1, 0])
     np.testing.assert_allclose(query.normalised((200, 100)), [[0.15, 0.4, 0.2, 0.4], [0.5, 0.5, 1, 1]], atol=1e-7)
     assert query.normalised((200, 100)).dtype == np.float32
 
 
-def test_the_wire_keeps_all() -> None:
+def test_the_wire_keeps_all():
     query = check_query(["a", "b"], [BOX], [0], threshold=0.2, mask_threshold=0.6, nms=0.5, limit=3)
     again = read_query(query.to_json())
     assert again.to_json() == query.to_json()
@@ -58,7 +50,7 @@ WRONG: dict[str, list[dict]] = {
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_a_mistake_is_told_by_the_name_of_what_is_wrong(words: str) -> None:
+def test_a_mistake_is_told_by_the_name_of_what_is_wrong(words):
     for arguments in WRONG[words]:
         with pytest.raises(PromptError, match=words):
             check_query(**arguments)
@@ -68,24 +60,24 @@ def test_a_mistake_is_told_by_the_name_of_what_is_wrong(words: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b"{", b'{"txt": "dog"}', b'{"text": "dog", "nsm": 1}'])
-def test_what_is_no_request(content: bytes) -> None:
+def test_what_is_no_request(content):
     with pytest.raises(PromptError):
         read_query(content)
+    for size in (b"3", b"[1]", b'["a", 2]'):
+        with pytest.raises(PromptError, match="mask_size must be the width and height"):
+            read_query(b'{"text": "dog", "mask_size": ' + size + b"}")
 
 
-def test_a_box_outside_the_image() -> None:
+def test_a_box_outside_the_image_and_an_unknown_parameter():
     query = check_query("dog", [[300, 0, 400, 50]])
     query.check_inside((301, 50))
     with pytest.raises(PromptError, match="lies outside the image, which has 300 x 50 pixels"):
         query.check_inside((300, 50))
-
-
-def test_an_unknown_parameter() -> None:
     with pytest.raises(PromptError, match="there is no parameter 'tresh': the parameters are threshold"):
         check_parameters("dog", None, None, {"tresh": 1})
 
 
-def test_masks_stand_for_their_boxes() -> None:
+def test_masks_stand_for_their_boxes():
     mask = np.zeros((50, 80), np.uint8)
     mask[10:20, 30:45] = 255
     query = check_query("dog", [BOX], [0], masks=[mask, mask_to_rle(mask)], mask_labels=[1, 0])
@@ -95,19 +87,11 @@ def test_masks_stand_for_their_boxes() -> None:
     sent = read_query(query.to_json())
     assert (sent.to_json(), sent.mask_size) == (query.to_json(), (80, 50))
     sent.check_inside((80, 50))
-    with pytest.raises(
-        PromptError, match="the example masks have 80 x 50 pixels, and the image that they belong to has"
-    ):
+    with pytest.raises(PromptError, match="masks have 80 x 50 pixels, and the image that they belong to has 81 x 50"):
         sent.check_inside((81, 50))
     other = read_query(json.dumps({"masks": [mask_to_rle(mask)]}).encode())  # a program in another language sends RLE
     assert (other.boxes.tolist(), other.mask_size) == ([[30, 10, 45, 20]], (80, 50))
     assert b"mask_size" not in check_query("dog").to_json()  # a server from before masks would refuse it
-
-
-@pytest.mark.parametrize("size", [b"3", b"[1]", b'["a", 2]'])
-def test_a_size_of_masks_that_is_none(size: bytes) -> None:
-    with pytest.raises(PromptError, match="mask_size must be the width and height"):
-        read_query(b'{"text": "dog", "mask_size": ' + size + b"}")
 
 
 # The choice of instances
@@ -116,32 +100,29 @@ BOXES = np.float32([[0, 0, 0.5, 0.5], [0, 0, 0.5, 0.45], [0.5, 0.5, 1, 1], [0, 0
 SCORES = np.float32([0.6, 0.9, 0.5, 0.2])
 
 
-def test_overlaps_and_a_limit() -> None:
+def test_overlaps_and_a_limit():
     assert choose(SCORES, BOXES, check_query("dog", nms=0.89)).tolist() == [1, 2]  # the IoU of 0 and 1 is 0.9
     assert choose(SCORES, BOXES, check_query("dog", nms=0.91)).tolist() == [1, 0, 2]
     assert choose(SCORES, BOXES, check_query("dog", limit=1)).tolist() == [1]
     assert choose(SCORES, BOXES, check_query("dog", nms=0, threshold=0, limit=3)).tolist() == [1, 2]
 
 
-def test_large_logits_do_not_overflow() -> None:
+def test_large_logits_do_not_overflow_and_probabilities_are_resized():
     with np.errstate(over="raise", invalid="raise"):
         assert sigmoid(np.float32([-500, 500])).tolist() == [pytest.approx(0, abs=1e-30), 1.0]
-
-
-def test_probabilities_are_resized_and_not_logits() -> None:
     logits = np.float32([[-100, 1]])  # the middle: probability 0.37, logit -49.5
     assert instance_mask(logits, (3, 1), 0.3).tolist() == [[False, True, True]]
     assert instance_mask(logits, (3, 1), 0.5).tolist() == [[False, False, True]]
 
 
-def test_an_instance_tells_its_label() -> None:
+def test_an_instance_tells_its_label():
     instance = Instance(np.ones((2, 3), bool), 0.5, None, 0, 1, (0, 0, 3, 2), label="dog")
     assert repr(instance) == "Instance('dog', 3x2, 6 px, box=(0, 0, 3, 2), score=0.50)"
     assert (instance.label, instance.found_box, instance.candidate) == ("dog", (0, 0, 3, 2), 1)
 
 
 @pytest.mark.export
-def test_all_of_it_equals_the_reference() -> None:
+def test_all_of_it_equals_the_reference():
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor

@@ -1,9 +1,6 @@
 """Texts have the tokens that the reference tokenizer gives them, or one clear error."""
 
-from __future__ import annotations
-
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,13 +44,13 @@ SCRIPTS = {
 
 
 @pytest.fixture(scope="module")
-def packages() -> None:
+def packages():
     pytest.importorskip("transformers")
     pytest.importorskip("tokenizers")
 
 
 @pytest.fixture(scope="module")
-def place(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(packages, tmp_path_factory):
     from triton_sam.export.sam3.tokenizer import tokenizer_text
 
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
@@ -62,12 +59,12 @@ def place(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ours(place: Path) -> Tokenizer:
+def ours(place):
     return Tokenizer(place, LENGTH)
 
 
 @pytest.fixture(scope="module")
-def reference(packages: None):
+def reference(packages):
     from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor
     from transformers.models.sam3.processing_sam3 import Sam3Processor
 
@@ -90,7 +87,7 @@ def same(ours: Tokenizer, reference, text: str) -> bool:
     return True
 
 
-def test_a_thousand_texts_in_twenty_scripts(ours: Tokenizer, reference) -> None:
+def test_a_thousand_texts_in_twenty_scripts(ours, reference):
     rng = np.random.default_rng(0)
     texts = []
     for script, letters in SCRIPTS.items():
@@ -102,31 +99,25 @@ def test_a_thousand_texts_in_twenty_scripts(ours: Tokenizer, reference) -> None:
     assert sum(same(ours, reference, text) for text in texts) > 800
 
 
-def test_known_tokens_of_clip(ours: Tokenizer) -> None:
+def test_known_tokens_of_clip_and_texts_of_a_batch_that_do_not_change_each_other(ours):
     """The numbers are those of CLIP's published tokenizer for this sentence."""
     ids, mask = ours.tokens(["a photo of a cat"])
     assert ids[0, :7].tolist() == [49406, 320, 1125, 539, 320, 2368, 49407]
     assert mask[0].tolist() == [1] * 7 + [0] * 25
-
-
-@pytest.mark.parametrize("text", ODD)
-def test_odd_texts(ours: Tokenizer, reference, text: str) -> None:
-    same(ours, reference, text)
-
-
-def test_control_characters(ours: Tokenizer, reference) -> None:
-    for each in CONTROLS:
-        for text in (each, f"red{each}dog", f"{each}red dog{each}"):
-            assert same(ours, reference, text)
-
-
-def test_texts_of_a_batch_do_not_change_each_other(ours: Tokenizer) -> None:
     together, _ = ours.tokens(["dog", "a yellow school bus", "dog"])
     assert (together[0] == together[2]).all()
     assert (together[1] == ours.tokens(["a yellow school bus"])[0]).all()
 
 
-def test_what_has_no_tokens(ours: Tokenizer) -> None:
+def test_odd_texts_and_control_characters(ours, reference):
+    for text in ODD:
+        same(ours, reference, text)
+    for each in CONTROLS:
+        for text in (each, f"red{each}dog", f"{each}red dog{each}"):
+            assert same(ours, reference, text)
+
+
+def test_what_has_no_tokens(ours):
     with pytest.raises(PromptError, match="a text has 10000 characters: say the concept in a few words"):
         ours.tokens(["x" * 10_000])
     with pytest.raises(PromptError, match="tokens with the start and the end, and the model takes 32"):
@@ -135,7 +126,7 @@ def test_what_has_no_tokens(ours: Tokenizer) -> None:
         ours.tokens(["\ud800"])
 
 
-def test_a_file_that_is_missing_or_damaged(place: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_damaged(place, tmp_path):
     with pytest.raises(RepositoryError, match="is not there: export the model with --concepts again"):
         Tokenizer(tmp_path / "tokenizer.json", LENGTH)
     damaged = tmp_path / "tokenizer.json"
@@ -144,7 +135,7 @@ def test_a_file_that_is_missing_or_damaged(place: Path, tmp_path: Path) -> None:
         Tokenizer(damaged, LENGTH)
 
 
-def test_the_folder_of_a_checkpoint_comes_first(tmp_path: Path) -> None:
+def test_the_folder_of_a_checkpoint_comes_first(tmp_path):
     from triton_sam.errors import ExportError
     from triton_sam.export.sam3.tokenizer import open_tokenizer, tokenizer_text
 

@@ -1,7 +1,5 @@
 """The rules for words in videos decide as transformers' Sam3VideoModel does, frame by frame."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,7 +133,7 @@ class Reference:
 
 @pytest.mark.export
 @pytest.mark.parametrize("rules", [VideoRules(), RARE, NONE], ids=["defaults", "rare", "none"])
-def test_decisions_equal_those_of_the_reference(rules: VideoRules) -> None:
+def test_decisions_equal_those_of_the_reference(rules):
     pytest.importorskip("transformers")
     seen = {"new": 0, "removed": 0, "hidden": 0, "absent": 0, "reconditioned": 0, "suppressed": 0}
     for seed in range(4):
@@ -170,7 +168,7 @@ def test_decisions_equal_those_of_the_reference(rules: VideoRules) -> None:
 
 
 @pytest.mark.export
-def test_suppression_of_doubles_and_of_overlaps_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suppression_of_doubles_and_of_overlaps_equals_the_reference(monkeypatch):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from transformers.models.sam3_video import modeling_sam3_video as official
@@ -213,7 +211,7 @@ def test_suppression_of_doubles_and_of_overlaps_equals_the_reference(monkeypatch
     assert dropped
 
 
-def test_defaults_are_those_of_the_reference() -> None:
+def test_defaults_are_those_of_the_reference():
     configuration = pytest.importorskip("transformers").Sam3VideoConfig()
     assert all(getattr(configuration, name) == value for name, value in vars(VideoRules()).items())
 
@@ -226,6 +224,6 @@ def test_defaults_are_those_of_the_reference() -> None:
         ({"max_num_objects": 0}, "max_num_objects must be a whole number of at least 1"),
     ],
 )
-def test_mistakes(wrong: dict[str, Any], message: str) -> None:
+def test_mistakes(wrong, message):
     with pytest.raises(PromptError, match=message):
         VideoRules(**wrong)

@@ -1,27 +1,22 @@
 """Fixtures of the tests of downloads."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 
 import pytest
-from support.file_server import (
-    Server,
-)
+from support.file_server import Server
 
 from triton_sam.download import catalogue as checkpoints
 from triton_sam.download import fetch as download
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     with Server() as server, server.running():
         yield server
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def pauses(monkeypatch):
     """The pauses between attempts in seconds; the tests do not wait for them."""
     waited: list[float] = []
     monkeypatch.setattr(download, "sleep", waited.append)
@@ -29,7 +24,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def clean_environment(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
+def clean_environment(monkeypatch, pauses):
     """Remove the proxies and the mirror of this machine's environment, and do not wait between attempts."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy") or name == checkpoints.MIRROR_VARIABLE:

@@ -1,7 +1,5 @@
 """`triton-sam download` and `setup`; disks and folders that refuse a download; mirrors, proxies and wrong addresses."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import fcntl
@@ -13,27 +11,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from support.conditions import wait_until
-from support.file_server import (
-    CONTENT,
-    NAME,
-    Server,
-    entry,
-    get,
-    names,
-    serve,
-    slowly,
-    status,
-)
+from support.file_server import CONTENT, NAME, Server, entry, get, names, serve, slowly, status
 
 from triton_sam import cli
 from triton_sam.download import catalogue as checkpoints
-from triton_sam.download import fetch as download
 from triton_sam.download.catalogue import Checkpoint, catalogue, find
 from triton_sam.errors import ConfigurationError, DownloadError
 from triton_sam.export import registry
@@ -43,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture
-def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_catalogue(monkeypatch):
     """A catalogue whose files all have CONTENT."""
     digest = hashlib.sha256(CONTENT).hexdigest()
     known = tuple(replace(checkpoint, bytes=len(CONTENT), sha256=digest) for checkpoint in catalogue())
@@ -59,9 +47,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("size", "name"), SIZES)
-def test_download_command(
-    server: Server, tmp_path: Path, small_catalogue: None, capsys: pytest.CaptureFixture[str], size: str, name: str
-) -> None:
+def test_download_command(server, tmp_path, small_catalogue, capsys, size, name):
     server.where = f"/files/{name}"
     where = ["--mirror", f"{server.url}/files", "--directory", str(tmp_path / "here"), "-q"]
     assert cli.main(["download", *size.split(), *where]) == 0
@@ -71,9 +57,7 @@ def test_download_command(
 
 
 @pytest.mark.parametrize(("size", "name"), SIZES)
-def test_setup_command_up_to_the_export(
-    server: Server, tmp_path: Path, small_catalogue: None, monkeypatch: pytest.MonkeyPatch, size: str, name: str
-) -> None:
+def test_setup_command_up_to_the_export(server, tmp_path, small_catalogue, monkeypatch, size, name):
     exported: list[object] = []
     monkeypatch.setattr(registry, "exporter", lambda family: None)
     monkeypatch.setattr(registry, "export", lambda *given: exported.append(given))
@@ -86,27 +70,23 @@ def test_setup_command_up_to_the_export(
     assert exported == [(family, Settings(Path("models"), path, name=None, precision="fp32", progress=False))]
 
 
-def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_check_space", _raise(OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(DownloadError, match="no space left"):
+@pytest.mark.parametrize(
+    ("place", "stub", "words"),
+    [
+        ("_check_space", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")), "no space left"),
+        ("shutil.disk_usage", Mock(return_value=SimpleNamespace(free=1000)), "no space left"),
+        # Root may write anywhere, so a test with chmod would fail for root.
+        ("os.open", Mock(side_effect=PermissionError(errno.EACCES, "no")), "no permission to write to .* --directory"),
+    ],
+)
+def test_disks_and_folders_that_refuse_a_file(place, stub, words, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"triton_sam.download.fetch.{place}", stub)
+    with pytest.raises(DownloadError, match=words):
         get(server, tmp_path)
     assert NAME not in names(tmp_path)
 
 
-def test_too_small_a_disk_is_seen_before(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(DownloadError, match="no space left"):
-        get(server, tmp_path)
-
-
-def test_read_only_directory(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Root may write anywhere, so a test with chmod would fail for root.
-    monkeypatch.setattr(download.os, "open", _raise(PermissionError(errno.EACCES, "Permission denied")))
-    with pytest.raises(DownloadError, match=r"no permission to write to .* --directory"):
-        get(server, tmp_path)
-
-
-def test_directory_in_the_way(server: Server, tmp_path: Path) -> None:
+def test_directory_in_the_way(server, tmp_path):
     (tmp_path / NAME).mkdir()
     with pytest.raises(DownloadError, match="is a directory"):
         get(server, tmp_path)
@@ -115,7 +95,7 @@ def test_directory_in_the_way(server: Server, tmp_path: Path) -> None:
         get(server, tmp_path / "file")
 
 
-def test_two_at_once(server: Server, tmp_path: Path) -> None:
+def test_two_at_once(server, tmp_path):
     server.acts = [slowly]
     results: list[bytes] = []
     threads = [threading.Thread(target=lambda: results.append(get(server, tmp_path).read_bytes())) for _ in range(4)]
@@ -128,17 +108,14 @@ def test_two_at_once(server: Server, tmp_path: Path) -> None:
     assert names(tmp_path) == [NAME]
 
 
-def test_stale_lock_file_does_not_block(server: Server, tmp_path: Path) -> None:
+def test_stale_and_missing_locks_do_not_block(server, tmp_path, monkeypatch):
     (tmp_path / f"{NAME}.lock").touch()
     assert get(server, tmp_path).read_bytes() == CONTENT
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    assert get(server, tmp_path / "without").read_bytes() == CONTENT
 
 
-def test_file_system_without_locks(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", _raise(OSError(errno.ENOLCK, "No locks available")))
-    assert get(server, tmp_path).read_bytes() == CONTENT
-
-
-def test_ctrl_c_keeps_the_part(server: Server, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_part(server, tmp_path):
     server.acts = [lambda handler: serve(handler, pause=0.2)]
     checkpoint = entry(server)
     program = (
@@ -157,9 +134,7 @@ def test_ctrl_c_keeps_the_part(server: Server, tmp_path: Path) -> None:
     assert server.ranges()[-1] == f"bytes={kept}-"
 
 
-def test_progress_goes_to_stderr_and_can_be_silenced(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_goes_to_stderr_and_can_be_silenced(server, tmp_path, capsys):
     get(server, tmp_path / "quiet")
     assert capsys.readouterr() == ("", "")
     checkpoints.download(entry(server), tmp_path / "loud")
@@ -168,20 +143,7 @@ def test_progress_goes_to_stderr_and_can_be_silenced(
     assert NAME in captured.err
 
 
-def test_options_are_checked(tmp_path: Path) -> None:
-    for options in ({"retries": -1}, {"timeout": 0}):
-        with pytest.raises(ConfigurationError):
-            checkpoints.download(find("sam2", "tiny"), tmp_path, **options)  # type: ignore[arg-type]
-
-
-def _raise(error: Exception) -> Callable[..., None]:
-    def raising(*arguments: object, **options: object) -> None:
-        raise error
-
-    return raising
-
-
-def test_nothing_listens(tmp_path: Path, pauses: list[float]) -> None:
+def test_nothing_listens(tmp_path, pauses):
     with Server() as gone:
         checkpoint = entry(gone)
     with pytest.raises(DownloadError, match=r"model\.pt: Failed to establish .* refused; .* --mirror"):
@@ -190,17 +152,14 @@ def test_nothing_listens(tmp_path: Path, pauses: list[float]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
-def test_untrusted_certificate_is_final(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
-) -> None:
+def test_untrusted_certificate_is_final(server, tmp_path, monkeypatch, pauses):
     certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate} -days 2 -subj /CN=localhost"
     subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    digest = hashlib.sha256(CONTENT).hexdigest()
-    checkpoint = Checkpoint("sam2", "test", f"https://localhost:{server.server_port}/files/{NAME}", None, digest)
+    checkpoint = replace(entry(server, size=False), url=f"https://localhost:{server.server_port}/files/{NAME}")
     with pytest.raises(DownloadError, match="certificate of localhost is not trusted: set SSL_CERT_FILE"):
         checkpoints.download(checkpoint, tmp_path, progress=False)
     assert pauses == []
@@ -208,13 +167,13 @@ def test_untrusted_certificate_is_final(
     assert checkpoints.download(checkpoint, tmp_path, progress=False).read_bytes() == CONTENT
 
 
-def test_silent_server_times_out(server: Server, tmp_path: Path) -> None:
+def test_silent_server_times_out(server, tmp_path):
     server.acts = [lambda handler: time.sleep(30)]
     with pytest.raises(DownloadError, match="timed out"):
         get(server, tmp_path, retries=0, timeout=0.1)
 
 
-def test_redirects(server: Server, tmp_path: Path) -> None:
+def test_redirects(server, tmp_path):
     server.acts = [status(302, Location=f"{server.url}/files/{NAME}")]
     assert get(server, tmp_path).read_bytes() == CONTENT
     server.acts = [status(302, Location=f"{server.url}/files/{NAME}")] * 20
@@ -222,9 +181,8 @@ def test_redirects(server: Server, tmp_path: Path) -> None:
         get(server, tmp_path / "again")
 
 
-def test_mirror(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = hashlib.sha256(CONTENT).hexdigest()
-    official = Checkpoint("sam2", "test", f"https://example.invalid/one/two/{NAME}", len(CONTENT), digest)
+def test_mirror(server, tmp_path, monkeypatch):
+    official = replace(entry(server), url=f"https://example.invalid/one/two/{NAME}")
     for number, where in enumerate((f"/mirror/{NAME}", f"/mirror/one/two/{NAME}")):
         server.where = where
         path = checkpoints.download(official, tmp_path / str(number), mirror=f"{server.url}/mirror/", progress=False)
@@ -236,20 +194,19 @@ def test_mirror(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         checkpoints.download(official, tmp_path / "missing", progress=False)
 
 
-@pytest.mark.parametrize("mirror", ["ftp://host/x", "file:///etc", "host/x", "http://", "http://host/?a=b", "http://["])
-def test_mirror_must_be_http(tmp_path: Path, mirror: str) -> None:
-    with pytest.raises(ConfigurationError, match="mirror"):
-        checkpoints.download(find("sam2", "tiny"), tmp_path, mirror=mirror)
+MIRRORS = ("ftp://host/x", "file:///etc", "host/x", "http://", "http://host/?a=b", "http://[")
 
 
-def test_url_must_be_http(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [*({"mirror": each} for each in MIRRORS), {"retries": -1}, {"timeout": 0}])
+def test_options_are_checked(options, tmp_path):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        checkpoints.download(find("sam2", "tiny"), tmp_path, **options)
     with pytest.raises(ConfigurationError, match="http"):
         checkpoints.download(Checkpoint("a", "b", "ftp://host/x.pt", 3, "0" * 64), tmp_path, progress=False)
 
 
-def test_proxy_of_the_environment(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = hashlib.sha256(CONTENT).hexdigest()
-    behind = Checkpoint("sam2", "test", f"http://behind.invalid/{NAME}", len(CONTENT), digest)
+def test_proxy_of_the_environment(server, tmp_path, monkeypatch):
+    behind = replace(entry(server), url=f"http://behind.invalid/{NAME}")
     server.where = behind.url  # a request to a proxy contains the whole URL
     monkeypatch.setenv("http_proxy", server.url)
     assert checkpoints.download(behind, tmp_path, progress=False).read_bytes() == CONTENT
@@ -260,11 +217,8 @@ def test_proxy_of_the_environment(server: Server, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("written", "sent"), [("me:p%40ss", b"me:p@ss"), ("m%C3%A9:p", "m\u00e9:p".encode())])
-def test_password_of_a_proxy(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, sent: bytes
-) -> None:
-    digest = hashlib.sha256(CONTENT).hexdigest()
-    behind = Checkpoint("sam2", "test", f"http://behind.invalid/{NAME}", len(CONTENT), digest)
+def test_password_of_a_proxy(server, tmp_path, monkeypatch, written, sent):
+    behind = replace(entry(server), url=f"http://behind.invalid/{NAME}")
     server.where = behind.url
     monkeypatch.setenv("http_proxy", server.url.replace("//", f"//{written}@"))
     checkpoints.download(behind, tmp_path, progress=False)
@@ -274,9 +228,7 @@ def test_password_of_a_proxy(
 
 @pytest.mark.parametrize("variable", ["https_proxy", "all_proxy"])
 @pytest.mark.parametrize("proxy", ["http://me:secret@[", "host:99999", "http://", "socks5://me:secret@host:1"])
-def test_a_proxy_that_cannot_work_is_named_without_its_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str
-) -> None:
+def test_a_proxy_that_cannot_work_is_named_without_its_password(tmp_path, monkeypatch, variable, proxy):
     monkeypatch.setenv(variable, proxy)
     with pytest.raises(ConfigurationError, match=rf"^{variable.upper()}") as caught:
         checkpoints.download(find("sam2", "tiny"), tmp_path, progress=False)

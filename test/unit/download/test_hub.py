@@ -1,14 +1,12 @@
 """SAM3's downloads from a fake hub: an HTTP server with the few endpoints that huggingface_hub needs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.tiny_models import config_text
@@ -27,12 +25,11 @@ from triton_sam.download import hub as hub_module  # noqa: E402
 from triton_sam.download.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
 from triton_sam.families.sam3 import SAM3  # noqa: E402
-from triton_sam.repository.config import parse_config  # noqa: E402
 from triton_sam.repository.folder import list_models  # noqa: E402
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeHub]:
+def fake():
     server = FakeHub()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -43,7 +40,7 @@ def fake() -> Iterator[FakeHub]:
 
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clean(monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -56,7 +53,7 @@ def snapshot(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("precision", "ending"), [("fp32", ""), ("fp16", "_fp16")])
-def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: str, ending: str) -> None:
+def test_files_lie_where_triton_looks(fake, tmp_path, precision, ending):
     files = download_onnx(SAM3, tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
     assert snapshot(tmp_path) == {
         "sam3_encoder/config.pbtxt",
@@ -69,37 +66,24 @@ def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: 
         f"sam3_decoder/1/prompt_encoder_mask_decoder{ending}.onnx_data",
     }
     assert files["encoder"].read_bytes() == fake.files[f"onnx/vision_encoder{ending}.onnx"]
-    config = parse_config((tmp_path / "sam3_encoder" / "config.pbtxt").read_text())
-    assert config.default_model_filename == "vision_encoder.onnx"
+    for model in ("sam3_encoder", "sam3_decoder"):
+        assert (tmp_path / model / "config.pbtxt").read_text() == config_text(model)
     assert not [model.problem for model in list_models(tmp_path) if model.problem]
 
 
-def test_weights_of_another_precision_go(fake: FakeHub, tmp_path: Path) -> None:
-    for precision in ("fp32", "fp16"):
-        download_onnx(SAM3, tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
-    data = [path.name for path in (tmp_path / "sam3_encoder" / "1").glob("*.onnx_data")]
-    assert data == ["vision_encoder_fp16.onnx_data"]
-
-
-def test_the_configs_are_those_of_the_family(fake: FakeHub, tmp_path: Path) -> None:
-    download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
-    for role in ("encoder", "decoder"):
-        model = f"sam3_{role}"
-        assert (tmp_path / model / "config.pbtxt").read_text() == config_text(model)
-
-
-def test_broken_download_goes_on(fake: FakeHub, tmp_path: Path) -> None:
+def test_a_broken_download_goes_on_and_weights_of_another_precision_go(fake, tmp_path):
     fake.cut = 100
     download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     assert ("GET", f"{PLACE}vision_encoder.onnx", "bytes=100-") in fake.requests
+    download_onnx(SAM3, tmp_path, precision="fp16", hub=Hub(fake.url, progress=False))
+    data = [path.name for path in (tmp_path / "sam3_encoder" / "1").glob("*.onnx_data")]
+    assert data == ["vision_encoder_fp16.onnx_data"]
 
 
 PLACE = "/onnx-community/sam3-tracker-ONNX/resolve/main/onnx/"
 
 
-def test_the_hub_states_the_hash_that_nobody_publishes(
-    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_states_the_hash_that_nobody_publishes(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(hub_module, "Hub", lambda progress: Hub(fake.url, progress))
     monkeypatch.delenv(catalogue.MIRROR_VARIABLE, raising=False)
     fake.files = {"sam_hq_vit_b.pth": DATA}
@@ -126,7 +110,7 @@ def fetched(fake: FakeHub) -> list[str]:
     return paths
 
 
-def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) -> None:
+def test_what_is_in_place_is_not_fetched_again(fake, tmp_path):
     hub = Hub(fake.url, progress=False)
     files = download_onnx(SAM3, tmp_path, hub=hub)
     before, times = snapshot(tmp_path), {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")}
@@ -147,14 +131,14 @@ def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) ->
     assert files["encoder"].read_bytes() == fake.files["onnx/vision_encoder.onnx"]
 
 
-def test_a_slash_behind_the_mirror(fake: FakeHub, tmp_path: Path) -> None:
+def test_a_slash_behind_the_mirror(fake, tmp_path):
     download_onnx(SAM3, tmp_path, hub=Hub(f"{fake.url}/", progress=False))
     fake.files = checkpoint_files()
     download_checkpoint(SAM3, tmp_path / "sam3", hub=Hub(f"{fake.url}/", progress=False))
     assert not [path for _, path, _ in fake.requests if "//" in path]
 
 
-def test_a_download_warns_of_a_newer_version(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_download_warns_of_a_newer_version(fake, tmp_path, capsys):
     newer = tmp_path / "sam3_decoder" / "2"
     newer.mkdir(parents=True)
     download_onnx(SAM3, tmp_path, hub=Hub(fake.url))
@@ -175,12 +159,9 @@ def test_a_download_warns_of_a_newer_version(fake: FakeHub, tmp_path: Path, caps
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "^cannot reach"),
     ],
 )
-def test_the_disk_is_not_the_network(error: OSError, text: str) -> None:
-    def fail() -> None:
-        raise error
-
+def test_the_disk_is_not_the_network(error, text):
     with pytest.raises(DownloadError, match=text):
-        Hub().ask("x/y", fail)
+        Hub().ask("x/y", Mock(side_effect=error))
 
 
 @pytest.mark.parametrize(
@@ -190,15 +171,12 @@ def test_the_disk_is_not_the_network(error: OSError, text: str) -> None:
         (OSError(errno.EROFS, "Read-only file system", "/models"), "/models: Read-only file system"),
     ],
 )
-def test_scripts_report_disk_errors_in_one_line(error: OSError, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> int:
-        raise error
-
-    assert _options.run_script(fail) == 1
+def test_scripts_report_disk_errors_in_one_line(error, text, capsys):
+    assert _options.run_script(Mock(side_effect=error)) == 1
     assert capsys.readouterr().err == f"error: {text}\n"
 
 
-def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path: Path) -> None:
+def test_wrong_content_is_refused_and_nothing_installed(fake, tmp_path):
     fake.stated["onnx/prompt_encoder_mask_decoder.onnx_data"] = b"something else"
     with pytest.raises(ChecksumError, match="SHA-256") as caught:
         download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
@@ -221,7 +199,7 @@ def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path:
         ((500, ""), "HTTP status 500"),
     ],
 )
-def test_refusals_are_one_line(fake: FakeHub, tmp_path: Path, refusal: tuple[int, str], text: str) -> None:
+def test_refusals_are_one_line(fake, tmp_path, refusal, text):
     fake.refusal = refusal
     with pytest.raises(DownloadError, match=text) as caught:
         download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
@@ -230,43 +208,37 @@ def test_refusals_are_one_line(fake: FakeHub, tmp_path: Path, refusal: tuple[int
 
 
 @pytest.fixture
-def gated(fake: FakeHub) -> FakeHub:
+def gated(fake):
     fake.files = checkpoint_files()
     return fake
 
 
-def test_gated_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
+def test_a_gated_checkpoint_goes_on(gated, tmp_path):
     gated.files |= {"../out.safetensors": DATA, "sub/other.safetensors": DATA}  # the hub names files: none may lead out
+    gated.cut_data = 100_000
     folder = download_checkpoint(SAM3, tmp_path / "sam3", hub=Hub(gated.url, progress=False))
+    place = f"/facebook/sam3/resolve/{COMMIT}/model.safetensors"
+    ranges = [range_ for method, path, range_ in gated.requests if (method, path) == ("GET", place)]
+    assert ranges == [None, "bytes=100000-"]
     for name in ("config.json", "model.safetensors"):
         assert (folder / name).read_bytes() == gated.files[name]
     assert {name for name in snapshot(folder) if not name.startswith(".cache")} == {"config.json", "model.safetensors"}
 
 
-def test_gated_checkpoint_goes_on(gated: FakeHub, tmp_path: Path) -> None:
-    gated.cut_data = 100_000
-    download_checkpoint(SAM3, tmp_path, hub=Hub(gated.url, progress=False))
-    place = f"/facebook/sam3/resolve/{COMMIT}/model.safetensors"
-    ranges = [range_ for method, path, range_ in gated.requests if (method, path) == ("GET", place)]
-    assert ranges == [None, "bytes=100000-"]
-    assert (tmp_path / "model.safetensors").read_bytes() == DATA
-
-
-def test_gated_checkpoint_of_wrong_content(gated: FakeHub, tmp_path: Path) -> None:
+def test_a_gated_checkpoint_of_wrong_content_and_a_repository_without_weights(gated, tmp_path):
     gated.stated["model.safetensors"] = b"something else"
     with pytest.raises(ChecksumError, match="SHA-256") as caught:
         download_checkpoint(SAM3, tmp_path, hub=Hub(gated.url, progress=False))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "model.safetensors").exists()
-
-
-def test_a_repository_without_weights(gated: FakeHub, tmp_path: Path) -> None:
     del gated.files["model.safetensors"]
     with pytest.raises(DownloadError, match=r"no \*\.safetensors"):
         download_checkpoint(SAM3, tmp_path, hub=Hub(gated.url, progress=False))
 
 
-def test_no_network(tmp_path: Path) -> None:
+def test_no_network_and_an_unknown_precision(tmp_path):
+    with pytest.raises(ConfigurationError, match="fp32, fp16"):
+        download_onnx(SAM3, tmp_path, precision="int8", hub=Hub())
     closed = FakeHub()
     closed.server_close()
     for call in (
@@ -278,12 +250,7 @@ def test_no_network(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_unknown_precision(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="fp32, fp16"):
-        download_onnx(SAM3, tmp_path, precision="int8", hub=Hub())
-
-
-def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(fake, tmp_path, capsys):
     mirror, repository = ["--mirror", fake.url, "-q"], ["--model-repository", str(tmp_path)]
     assert main(["download", "sam3", "fp16", *mirror, *repository]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("sam3_encoder/1/vision_encoder.onnx")
@@ -316,7 +283,7 @@ needs_scripts = pytest.mark.skipif(checkout() is None, reason="scripts/ is in th
 
 @pytest.mark.slow
 @needs_scripts
-def test_scripts_from_login_to_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
+def test_scripts_from_login_to_checkpoint(gated, tmp_path):
     home, target = {"HF_HOME": str(tmp_path / "home")}, ("--directory", str(tmp_path), "--mirror", gated.url, "-q")
     gated.gate = TOKEN
     done = run_script("download_sam3.sh", *target, **home)

@@ -1,15 +1,12 @@
 """Images from the web, for callers who ask for them."""
 
-from __future__ import annotations
-
 import io
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.file_server import Server, cut, slowly, status
+from support.file_server import cut, slowly, status
 
 from triton_sam import fetch_image
 from triton_sam.errors import ConfigurationError, ImageError
@@ -19,19 +16,16 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture
-def url(server: Server, images: Path) -> str:
+def url(server, images):
     """The address of an image that the server has."""
     server.content = (images / "shapes.jpg").read_bytes()
     return f"{server.url}{server.where}"
 
 
-def test_the_bytes_are_those_of_the_file(server: Server, url: str) -> None:
+def test_the_bytes_are_those_of_the_file_also_after_a_redirect(server, url):
     content = fetch_image(url)
     assert content == server.content
     np.testing.assert_array_equal(open_image(content), Image.open(io.BytesIO(server.content)).convert("RGB"))
-
-
-def test_a_redirect_is_followed(server: Server, url: str) -> None:
     server.acts = [status(302, Location=server.where)]
     assert fetch_image(url) == server.content
 
@@ -46,14 +40,14 @@ def test_a_redirect_is_followed(server: Server, url: str) -> None:
         ([slowly], {"timeout": 0.1}, "127.0.0.1"),
     ],
 )
-def test_failures_are_one_line(server: Server, url: str, acts: list, options: dict, words: str) -> None:
+def test_failures_are_one_line(server, url, acts, options, words):
     server.acts = acts
     with pytest.raises(ImageError, match=words) as caught:
         fetch_image(url, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_asked_for() -> None:
+def test_what_cannot_be_asked_for():
     with pytest.raises(ImageError, match=r"no image at http://127\.0\.0\.1:9.*Connection refused") as caught:
         fetch_image("http://127.0.0.1:9/x.jpg")
     assert "Errno" not in str(caught.value)
@@ -75,13 +69,13 @@ def test_what_cannot_be_asked_for() -> None:
         ("http://127.0.0.1:9/a\nb.jpg", r"a\nb.jpg' holds a line break"),
     ],
 )
-def test_urls_that_are_none_are_one_line(url: str, words: str) -> None:
+def test_urls_that_are_none_are_one_line(url, words):
     with pytest.raises(ConfigurationError, match=re.escape(words)) as caught:
         fetch_image(url)
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x.jpg", "HTTPS://host/x.jpg"])
-def test_no_client_opens_the_web_by_itself(url: str) -> None:
+def test_no_client_opens_the_web_by_itself(url):
     with pytest.raises(ImageError, match=r"triton_sam\.fetch_image"):
         open_image(url)

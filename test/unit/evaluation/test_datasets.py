@@ -90,13 +90,10 @@ def test_the_orientation_of_a_photograph_is_followed(folder):
     assert (sample.image.size, sample.labels.shape) == ((30, 20), (20, 30))
 
 
-def test_a_folder_without_pairs_is_refused(tmp_path):
+@pytest.mark.parametrize("second", ["a.tif", "a_labels.tif", "labels/a.png"])
+def test_folders_without_pairs_and_two_files_for_one_image_are_refused(tmp_path, second):
     with pytest.raises(InputError, match=r"contains no image with a label mask: expected NAME\.jpg"):
         open_folder(tmp_path)
-
-
-@pytest.mark.parametrize("second", ["a.tif", "a_labels.tif", "labels/a.png"])
-def test_two_files_for_one_image_are_refused(tmp_path, second):
     (tmp_path / "labels").mkdir()
     for name in ("a.png", "a_labels.png", second):
         Image.new("L", (30, 20), 1).save(tmp_path / name)
@@ -104,14 +101,11 @@ def test_two_files_for_one_image_are_refused(tmp_path, second):
         open_dataset(str(tmp_path))
 
 
-def test_a_label_mask_of_another_size_is_refused(folder):
-    Image.new("L", (31, 20)).save(folder / "a_labels.png")
-    with pytest.raises(InputError, match=r"a_labels.png has 31x20 pixels, but a.jpg has 30x20"):
-        open_folder(folder)
-
-
 @pytest.mark.parametrize("name", ["a.jpg", "a_labels.png"])
-def test_a_damaged_file_is_refused(folder, name):
+def test_a_label_mask_of_another_size_and_a_damaged_file_are_refused(folder, name):
+    Image.new("L", (31, 20)).save(folder / "b_labels.tif")
+    with pytest.raises(InputError, match=r"b_labels.tif has 31x20 pixels, but b.tif has 30x20"):
+        open_folder(folder)
     (folder / name).write_bytes(b"no image")
     with pytest.raises(ImageError, match=f"{name} is not an image"):
         open_folder(folder)

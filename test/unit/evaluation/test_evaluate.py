@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
+from support.commands import call
 from support.rectangles import mask
 
-from triton_sam.cli import main
 from triton_sam.commands import _server
 from triton_sam.errors import InputError, MissingDependencyError, ServerTimeoutError
 from triton_sam.masks import Segment
@@ -45,9 +45,8 @@ class Oracle:
         self, point_coords=None, point_labels=None, box=None, mask_input=None, multimask_output=False, *, logits=None
     ):
         if box is not None:
-            return [
-                self.reply(index, int((x1 + x2) / 2), int((y1 + y2) / 2)) for index, (x1, y1, x2, y2) in enumerate(box)
-            ]
+            centres = [(int((x1 + x2) / 2), int((y1 + y2) / 2)) for x1, y1, x2, y2 in box]
+            return [self.reply(index, x, y) for index, (x, y) in enumerate(centres)]
         self.rounds.append((point_coords, point_labels, mask_input, multimask_output))
         replies = []
         for index, points in enumerate(point_coords.astype(int)):
@@ -154,20 +153,17 @@ def test_the_seed_selects_the_measured_objects():
     labels = np.zeros((20, 300), np.uint16)
     for number in range(20):
         labels[5:10, 15 * number : 15 * number + 5] = 1000 + number
-    chosen = [
-        result.label for result in results(Oracle(labels), EvaluationSettings(1, most_objects=5), dataset(labels))
-    ]
-    assert len(chosen) == 5
-    assert chosen == [r.label for r in results(Oracle(labels), EvaluationSettings(1, most_objects=5), dataset(labels))]
-    assert chosen != [
-        r.label for r in results(Oracle(labels), EvaluationSettings(1, most_objects=5, seed=1), dataset(labels))
-    ]
-    assert len(results(Oracle(labels), EvaluationSettings(1), dataset(labels))) == 20  # they need more than one request
 
+    def chosen(**options):
+        found = results(Oracle(labels), EvaluationSettings(1, **options), dataset(labels))
+        return [result.label for result in found]
 
-def test_a_data_set_without_objects_is_refused():
+    assert len(chosen(most_objects=5)) == 5
+    assert chosen(most_objects=5) == chosen(most_objects=5) != chosen(most_objects=5, seed=1)
+    assert len(chosen()) == 20  # they need more than one request
+    labels[:] = 0
     with pytest.raises(InputError, match="made by hand contains no objects"):
-        results(Oracle(), EvaluationSettings(), dataset(np.zeros((20, 30), np.uint8)))
+        chosen()
 
 
 def test_masks_of_a_large_image_are_not_kept(monkeypatch):
@@ -195,8 +191,8 @@ def folder(tmp_path):
 
 def test_the_command_measures_on_a_real_server(server, folder, tmp_path, capsys):
     out = tmp_path / "results"
-    arguments = ["evaluate", "--url", server.http_url, "--dataset", str(folder), "--count", "1", "--clicks", "2"]
-    assert main([*arguments, "--box-jitter", "0.1", "--out", str(out), "--json"]) == 0
+    line = f"evaluate --url {server.http_url} --dataset {folder} --count 1 --clicks 2 --box-jitter 0.1 --json"
+    assert call(line, "--out", out) == 0
     printed = capsys.readouterr()
     assert "1 file(s) without a partner or a package left out: alone.png" in printed.err
     result = json.loads(printed.out)
@@ -245,7 +241,7 @@ class FailingClient(Oracle):
 def test_measurements_before_a_failure_are_printed(folder, monkeypatch, capsys, failure, code, text):
     monkeypatch.setattr(FailingClient, "failure", failure, raising=False)
     monkeypatch.setattr(_server, "SAM2TritonClient", FailingClient)
-    assert main(["evaluate", "--dataset", str(folder), "--clicks", "2"]) == code
+    assert call(f"evaluate --dataset {folder} --clicks 2") == code
     printed = capsys.readouterr()
     assert f"{folder.name} (partial)" in printed.out
     rows = {line[:34].strip(): line[34:].strip() for line in printed.out.splitlines()}
@@ -268,7 +264,7 @@ def test_further_interrupts_lose_no_measurements(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(_server, "SAM2TritonClient", InterruptedClient)
     monkeypatch.setattr(runner, "table", interrupted_table)
-    assert main(["evaluate", "--dataset", str(folder), "--clicks", "2"]) == 130
+    assert call(f"evaluate --dataset {folder} --clicks 2") == 130
     assert f"{folder.name} (partial)" in capsys.readouterr().out
 
 
@@ -283,9 +279,7 @@ def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, caps
             return self
 
     monkeypatch.setattr(_server, "SAM2TritonClient", Tracker)
-    assert (
-        main(["evaluate", "--model", "sam3", "--dataset", str(folder), "--count", "1", "--clicks", "3", "--json"]) == 0
-    )
+    assert call(f"evaluate --model sam3 --dataset {folder} --count 1 --clicks 3 --json") == 0
     assert json.loads(capsys.readouterr().out)["settings"]["feed_mask"] is False
     assert len(clients[0].rounds) > 2
     assert all(mask_input is None for _, _, mask_input, _ in clients[0].rounds)
@@ -305,11 +299,9 @@ def test_the_error_names_the_missing_package(monkeypatch, package, module):
 
 
 def test_the_first_click_goes_to_the_innermost_pixel():
+    """The edge of the image is a border."""
     assert first_click(mask((2, 3, 9, 10))) == Click(5, 6, 1)
     assert first_click(mask((2, 3, 9, 10), (12, 2, 29, 4))) == Click(5, 6, 1)  # the longer one is thinner
-
-
-def test_the_edge_of_the_image_is_a_border():
     assert first_click(mask((0, 0, 7, 7))) == Click(3, 3, 1)
     assert first_click(np.ones((5, 9), bool)) == Click(2, 2, 1)  # the leftmost of (2..6, 2)
 

@@ -1,7 +1,5 @@
 """J and F against cases computed by hand, data sets of videos, and the measurement with a fake client."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from pathlib import Path
@@ -30,7 +28,7 @@ def rectangle(top: int, left: int, height: int, width: int, shape: tuple[int, in
     return mask
 
 
-def test_contour_of_a_pixel_and_of_the_border() -> None:
+def test_contour_of_a_pixel_and_of_the_border():
     # One pixel differs from its lower right neighbour, and is the right, lower and lower right neighbour of three.
     assert np.argwhere(contour(rectangle(2, 2, 1, 1, (5, 5)))).tolist() == [[1, 1], [1, 2], [2, 1], [2, 2]]
     assert not contour(np.ones((4, 6), bool)).any()
@@ -38,7 +36,7 @@ def test_contour_of_a_pixel_and_of_the_border() -> None:
     assert np.argwhere(contour(rectangle(3, 3, 2, 2, (5, 5)))).tolist() == [[2, 2], [2, 3], [2, 4], [3, 2], [4, 2]]
 
 
-def test_f_of_a_mask_that_moved() -> None:
+def test_f_of_a_mask_that_moved():
     truth = rectangle(40, 40, 20, 20)
     distance = math.ceil(0.008 * math.hypot(100, 100))
     assert distance == 2
@@ -52,7 +50,7 @@ def test_f_of_a_mask_that_moved() -> None:
     assert contour_accuracy(rectangle(0, 0, 10, 10), rectangle(80, 80, 10, 10)) == 0
 
 
-def test_f_counts_pixels_by_hand() -> None:
+def test_f_counts_pixels_by_hand():
     # Vertical edges only: half planes whose contours are whole columns, 5 columns apart on 60 rows.
     left, right = rectangle(0, 0, 60, 30, (60, 80)), rectangle(0, 0, 60, 35, (60, 80))
     assert contour_accuracy(left, right, bound=5) == 1
@@ -64,7 +62,7 @@ def test_f_counts_pixels_by_hand() -> None:
     assert contour_accuracy(left, with_speck, bound=1) == pytest.approx(2 * precision / (precision + 1))
 
 
-def test_f_of_empty_masks() -> None:
+def test_f_of_empty_masks():
     nothing, something = np.zeros((9, 9), bool), rectangle(3, 3, 2, 2, (9, 9))
     assert contour_accuracy(nothing, nothing) == 1
     assert contour_accuracy(nothing, something) == contour_accuracy(something, nothing) == 0
@@ -72,7 +70,7 @@ def test_f_of_empty_masks() -> None:
         contour_accuracy(nothing, np.zeros((8, 9), bool))
 
 
-def test_each_object_counts_once() -> None:
+def test_each_object_counts_once():
     long = TrackResult("a", 1, (1, 2, 3), (0.9, 0.9, 0.3), (0.6, 0.6, 0.0))
     short = TrackResult("b", 1, (1,), (0.1,), (1.0,))
     summary = summarize_tracks([long, short])
@@ -98,7 +96,7 @@ def _davis(folder: Path, resolution: str, frames: int = 5, void: bool = False) -
 
 
 @pytest.mark.parametrize("resolution", ["", "480p"])
-def test_folder_in_the_layout_of_davis(tmp_path: Path, resolution: str) -> None:
+def test_folder_in_the_layout_of_davis(tmp_path, resolution):
     _davis(tmp_path, resolution, void=True)
     dataset = open_videos(f"davis:{tmp_path}")
     ((name, load),) = dataset.loaders
@@ -109,33 +107,32 @@ def test_folder_in_the_layout_of_davis(tmp_path: Path, resolution: str) -> None:
     assert np.unique(known.truth[0]()).tolist() == [0, 1, 2]
 
 
-def test_wrong_data_sets_are_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="there is no data set"):
-        open_videos(f"davis:{tmp_path / 'none'}")
-    with pytest.raises(InputError, match="no video with annotations"):
-        open_videos(f"davis:{tmp_path}")
-    with pytest.raises(ConfigurationError, match="at least"):
-        open_videos("clips", count=0)
-    with pytest.raises(ConfigurationError, match="training"):
-        open_videos("clips", seed=10_000)
+def test_wrong_data_sets_are_one_clear_error(tmp_path):
+    for name, options, kind, words in (
+        (f"davis:{tmp_path}/none", {}, ConfigurationError, "there is no data set"),
+        (f"davis:{tmp_path}", {}, InputError, "no video with annotations"),
+        ("clips", {"count": 0}, ConfigurationError, "at least"),
+        ("clips", {"seed": 10_000}, ConfigurationError, "training"),
+    ):
+        with pytest.raises(kind, match=words):
+            open_videos(name, **options)
     assert is_video_dataset("clips")
     assert not is_video_dataset("my_clips")
 
 
 @pytest.mark.parametrize("prompt", PROMPT_KINDS)
-def test_perfect_tracker_scores_one(tmp_path: Path, prompt: str) -> None:
+def test_perfect_tracker_scores_one(tmp_path, prompt):
     _davis(tmp_path, "")
     known = open_videos(f"davis:{tmp_path}").loaders[0][1]()
     video = FakeVideo(5)
     results = measure_video(lambda _images: contextlib.nullcontext(video), known, VideoSettings(prompt))
-    assert [(each.object_id, each.frames) for each in results] == [(1, (1, 2, 3)), (2, (1, 2, 3))]
     expected = pytest.approx((1, 1, 1), abs=0.12 if prompt == "box" else 1e-9)  # the middle of a box of pixels
-    for each in results:
-        assert each.j == expected
-        assert each.f == pytest.approx((1, 1, 1))
+    assert [(each.object_id, each.frames, each.j, each.f) for each in results] == [
+        (number, (1, 2, 3), expected, pytest.approx((1, 1, 1))) for number in (1, 2)
+    ]
 
 
-def test_worse_tracker_scores_less_and_later_objects_start_later() -> None:
+def test_worse_tracker_scores_less_and_later_objects_start_later():
     truth = {
         frame: (lambda number=frame: label_map({1: disc(12 + number, 12)} | ({2: disc(40, 30)} if number > 1 else {})))
         for frame in range(5)
@@ -148,16 +145,11 @@ def test_worse_tracker_scores_less_and_later_objects_start_later() -> None:
     assert {number: frame for number, (frame, _, _) in video.prompts.items()} == {1: 0, 2: 2}
 
 
-def test_videos_without_objects_or_frames_are_errors() -> None:
-    def opens(_images: object) -> contextlib.AbstractContextManager[FakeVideo]:
-        return contextlib.nullcontext(FakeVideo(2))
-
+def test_videos_without_objects_or_frames_are_errors():
     image = np.zeros((HEIGHT, SIDE, 3), np.uint8)
-    empty = KnownVideo("empty", [image] * 2, {0: lambda: np.zeros((HEIGHT, SIDE), np.uint8)})
-    with pytest.raises(InputError, match="no objects"):
-        measure_video(opens, empty, VideoSettings())
-    short = KnownVideo("short", [image] * 2, {0: lambda: label_map({1: disc(9, 9)})})
-    with pytest.raises(InputError, match="no frame to measure"):
-        measure_video(opens, short, VideoSettings())
+    for labels, words in ((image[..., 0], "no objects"), (label_map({1: disc(9, 9)}), "no frame to measure")):
+        known = KnownVideo("video", [image] * 2, {0: lambda labels=labels: labels})
+        with pytest.raises(InputError, match=words):
+            measure_video(lambda _: contextlib.nullcontext(FakeVideo(2)), known, VideoSettings())
     with pytest.raises(ConfigurationError, match="click"):
         VideoSettings("word")

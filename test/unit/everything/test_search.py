@@ -1,7 +1,5 @@
 """The bounds of the parameters of a search, its grids, and one part of it: questions, counts, masks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -46,7 +44,7 @@ def seen_with(
     return see(part, FAMILY, decode), asked
 
 
-def test_each_point_is_asked_for_once() -> None:
+def test_each_point_is_asked_for_once():
     seen, ((image, points, masks, multimask),) = seen_with()
     assert (seen.decodes, seen.candidates, len(seen.masks)) == (2, 6, 6)
     assert (image, points.shape, masks, multimask) == ("image", (2, 1, 2), None, True)
@@ -55,7 +53,7 @@ def test_each_point_is_asked_for_once() -> None:
     assert {(mask.box, mask.crop, mask.size) for mask in seen.masks} == {((24, 24, 39, 39), CROP, WHOLE)}
 
 
-def test_refined_masks_are_counted_beside_the_first_ones() -> None:
+def test_refined_masks_are_counted_beside_the_first_ones():
     seen, (_, (_, points, masks, multimask)) = seen_with(use_m2m=True)
     assert (seen.decodes, seen.candidates) == (2 + 6, 6)
     assert points.shape == (6, 1, 2)
@@ -71,32 +69,29 @@ def test_refined_masks_are_counted_beside_the_first_ones() -> None:
         (mask_at(5, 24, 40, 40), {}, {"the edge of a crop": 6}),
     ],
 )
-def test_dropped_masks_are_counted_by_the_filter(logits, parameters, dropped: dict[str, int]) -> None:
+def test_dropped_masks_are_counted_by_the_filter(logits, parameters, dropped):
     seen, _ = seen_with(logits, **parameters)
     assert dict(seen.dropped) == dropped
     assert len(seen.masks) == 6 - sum(dropped.values())
 
 
-def test_a_threshold_of_0_drops_nothing() -> None:
+def test_a_threshold_of_0_drops_nothing_and_pixels_at_it_are_no_part_of_a_mask():
     empty = np.full((64, 64), -5, np.float32)  # its stability is NaN
     seen, _ = seen_with(empty, scores=(-0.1, 0.0), crop_n_layers=0)
     assert seen.dropped["pred_iou_thresh"] == seen.dropped["stability_score_thresh"] == 0
-
-
-def test_pixels_at_the_threshold_are_no_part_of_a_mask() -> None:
     flat = np.where(MIDDLE > 0, MIDDLE, 0).astype(np.float32)
     seen, _ = seen_with(flat)
     assert {mask.box for mask in seen.masks} == {(24, 24, 39, 39)}
 
 
-def test_the_clean_up_knows_the_point_of_a_mask() -> None:
+def test_the_clean_up_knows_the_point_of_a_mask():
     two = np.maximum(mask_at(22, 22, 27, 30), mask_at(29, 36, 42, 43))
     points = {(10.0, 20.0): (22, 22, 41, 42), (30.0, 40.0): (29, 36, 41, 42)}  # the first point is in no part
     seen, _ = seen_with(two, cleanup=Cleanup(keep_clicked=True))
     assert {mask.point: mask.box for mask in seen.masks} == points
 
 
-def test_a_found_mask_becomes_an_object_in_the_image() -> None:
+def test_a_found_mask_becomes_an_object_in_the_image():
     bits = np.zeros((64, 64), np.bool_)
     bits[20:30, 5:15] = True
     found = FoundMask(np.packbits(bits), 0.75, 0.5, (7.0, 22.0), (5, 20, 14, 29), CROP, WHOLE)
@@ -150,22 +145,16 @@ def test_grids_and_layers_belong_together():
         Parameters(points_per_side=None, point_grids=[np.zeros((1, 2))], crop_n_layers=1)
 
 
-def test_a_layer_whose_share_of_points_is_below_one_has_none():
-    assert Parameters(points_per_side=1, crop_n_layers=1, crop_n_points_downscale_factor=2).grid(1).shape == (0, 2)
-
-
-def test_a_grid_of_whole_numbers_has_floats():
-    assert Parameters(points_per_side=None, point_grids=[[[0, 1]]]).grid(0).dtype == np.float64
-
-
-def test_grids_reach_the_edges_and_may_be_empty() -> None:
-    grids = [[[0.0, 1.0], [1.0, 0.0]], []]
+def test_grids_have_floats_reach_the_edges_and_may_be_empty():
+    grids = [[[0, 1], [1, 0]], []]
     parameters = Parameters(points_per_side=None, point_grids=grids, crop_n_layers=1)
     np.testing.assert_array_equal(parameters.grid(0), grids[0])
-    assert parameters.grid(1).shape == (0, 2)
+    assert parameters.grid(0).dtype == np.float64
+    below_one = Parameters(points_per_side=1, crop_n_layers=1, crop_n_points_downscale_factor=2)
+    assert parameters.grid(1).shape == below_one.grid(1).shape == (0, 2)
 
 
-def test_what_the_caller_left_open_is_no_parameter_of_theirs() -> None:
+def test_what_the_caller_left_open_is_no_parameter_of_theirs():
     with pytest.raises(ConfigurationError, match="no parameter 'left_open'") as caught:
         parameters_of("sam2", {"left_open": frozenset()})
     assert "left_open" not in str(caught.value).partition("the parameters are")[2]

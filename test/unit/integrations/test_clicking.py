@@ -1,7 +1,5 @@
 """Clicked objects: the newest position wins, clicks go first, and undo leads back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.clicked_client import ClickedClient
@@ -20,6 +18,10 @@ class Person:
         self.client, self.views = ClickedClient(), []
         self.clicking = Clicking(self.client, IMAGE, self.views.append)
 
+    def click(self, *points):
+        for point in points:
+            self.clicking.click(*point)
+
     def masks(self):
         return [sorted(map(tuple, np.argwhere(each.mask)[:, ::-1].tolist())) for each in self.clicking.segments()]
 
@@ -30,9 +32,7 @@ def person():
 
 
 def test_clicks_of_two_objects(person):
-    person.clicking.click(5, 6)
-    person.clicking.click(7, 8)
-    person.clicking.click(9, 9, 0)
+    person.click((5, 6), (7, 8), (9, 9, 0))
     person.clicking.next_object()
     person.clicking.next_object()  # without a point of the one before, it changes nothing
     person.clicking.click(30, 20)
@@ -50,10 +50,9 @@ def test_points_outside_of_the_image_are_moved_to_its_border(person):
 
 
 def test_undo_leads_back_to_the_object_before(person):
-    person.clicking.click(1, 1)
-    person.clicking.click(2, 2)
+    person.click((1, 1), (2, 2))
     person.clicking.next_object()
-    person.clicking.click(3, 3)
+    person.click((3, 3))
     person.clicking.undo()
     assert person.masks() == [[(1, 1), (2, 2)]]
     person.clicking.undo()  # the second object has no points

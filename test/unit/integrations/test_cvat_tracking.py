@@ -68,14 +68,18 @@ def shape(kind, points):
     return SimpleNamespace(type=kind, points=points)
 
 
+def frame_of(tracker, index):
+    return tracker.preprocess_image(None, Image.fromarray(FRAMES[index]))
+
+
 def begin(tracker, index=0):
-    frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[index]))
+    frame = frame_of(tracker, index)
     shapes = shape("mask", DRAWN), shape("rectangle", BOX)
     return [tracker.init_tracking_state(None, frame, each) for each in shapes]
 
 
 def follow(tracker, states, index):
-    frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[index]))
+    frame = frame_of(tracker, index)
     return [tracker.track(None, frame, state) for state in states]
 
 
@@ -86,29 +90,22 @@ def is_equal(found, masks):
     return same and (boxed is None if box is None else boxed.points == list(box))
 
 
-def test_masks_equal_those_of_the_video_at_once(tracker, server, expected):
+@pytest.mark.parametrize("lost", [(), (3, 11, 20)])
+def test_masks_equal_those_of_the_video_at_once_also_after_lost_sessions(tracker, server, expected, lost):
     states = begin(tracker)
     for index in range(1, COUNT):
-        assert is_equal(follow(tracker, states, index), expected[index]), index
-    assert len(server.sessions) == 1
-
-
-def test_a_lost_session_changes_nothing(tracker, server, expected):
-    states = begin(tracker)
-    for index in range(1, COUNT):
-        if index in (3, 11, 20):
+        if index in lost:
             server.lose_sessions()
             server.lose_frames()
         assert is_equal(follow(tracker, states, index), expected[index]), index
+    assert len(server.sessions) == 1
 
 
 def test_each_frame_is_tracked_once_for_all_its_objects(tracker, server):
     states = begin(tracker)
     for index in (1, 2, 3):
-        frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[index]))
-        for state in states:
-            tracker.track(None, frame, state)
-        tracker.track(None, tracker.preprocess_image(None, Image.fromarray(FRAMES[index])), states[0])  # once more
+        follow(tracker, states, index)
+        follow(tracker, states[:1], index)  # once more
     assert server.tracked == [1, 2, 3]
 
 
@@ -149,7 +146,7 @@ def test_sessions_end_with_their_states(tracker, server):
 
 
 def test_shapes_and_frames_that_cannot_be_tracked(tracker):
-    frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[0]))
+    frame = frame_of(tracker, 0)
     with pytest.raises(PromptError, match="no pixel"):
         tracker.init_tracking_state(None, frame, shape("mask", np.zeros((48, 64), bool)))
     with pytest.raises(PromptError):
@@ -157,7 +154,7 @@ def test_shapes_and_frames_that_cannot_be_tracked(tracker):
     state = tracker.init_tracking_state(None, frame, shape("polygon", [1, 1, 30, 1, 30, 30]))
     with pytest.raises(VideoError, match="one size"):
         tracker.track(None, tracker.preprocess_image(None, Image.new("RGB", (9, 9))), state)
-    assert tracker.track(None, tracker.preprocess_image(None, Image.fromarray(FRAMES[1])), state).type == "polygon"
+    assert tracker.track(None, frame_of(tracker, 1), state).type == "polygon"
 
 
 class Finder:

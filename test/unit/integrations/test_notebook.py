@@ -1,7 +1,5 @@
 """The widget for notebooks, without a browser: messages of the browser's side come in, and JPEGs go out."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import sys

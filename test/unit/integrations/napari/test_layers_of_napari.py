@@ -1,7 +1,5 @@
 """What the plugin of napari does without napari: planes, prompts, and masks in an array of labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from triton_sam.integrations.napari.sources import Prompt, Source, collect, diff
 GREY = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
 
 
-def test_a_plane_of_a_stack_is_grey_between_the_limits() -> None:
+def test_a_plane_of_a_stack_is_grey_between_the_limits():
     source = Source([GREY.astype(np.uint16)], limits=(60, 119))
     assert (source.stack, source.size, source.is_large) == ((2, 3), (5, 4), False)
     pixels = source.pixels((1, 2))
@@ -33,13 +31,13 @@ def test_a_plane_of_a_stack_is_grey_between_the_limits() -> None:
     ],
     ids=["bool", "uint8", "float", "nan"],
 )
-def test_values_that_need_no_limits(values, expected) -> None:
+def test_values_that_need_no_limits(values, expected):
     pixels = Source([values], rgb=values.ndim == 3).pixels(())
     assert pixels.shape == (2, 2, 3)
     assert (pixels == expected).all()
 
 
-def test_layers_that_cannot_be_sent() -> None:
+def test_layers_that_cannot_be_sent():
     with pytest.raises(ImageError, match="convert the layer to uint8"):
         Source([np.zeros((2, 2, 3), np.int32)], rgb=True).pixels(())
     with pytest.raises(ImageError, match="3 or 4 channels"):
@@ -48,7 +46,7 @@ def test_layers_that_cannot_be_sent() -> None:
         Source([np.zeros(5)])
 
 
-def test_a_pyramid_is_read_part_by_part() -> None:
+def test_a_pyramid_is_read_part_by_part():
     whole = np.random.default_rng(3).integers(0, 255, (4, 5000, 300), np.uint8)
     source = Source([whole, whole[:, ::4, ::4]], limits=(0, 255))
     assert source.is_large
@@ -58,7 +56,7 @@ def test_a_pyramid_is_read_part_by_part() -> None:
     assert image.window((0, 0, 300, 5000), 1024).pixels.shape == (1024, 61, 3)
 
 
-def test_frames_along_each_axis() -> None:
+def test_frames_along_each_axis():
     source = Source([GREY.astype(np.uint8)], limits=(0, 255))
     frames = source.frames((0, 2), 0)
     assert len(frames) == 2
@@ -69,7 +67,7 @@ def test_frames_along_each_axis() -> None:
         Source([GREY[0, 0]], limits=(0, 9)).frames((), -1)
 
 
-def test_points_and_boxes_become_prompts_of_planes_and_objects() -> None:
+def test_points_and_boxes_become_prompts_of_planes_and_objects():
     points = [[0.2, 10, 20], [0, 11, 21], [3, 5, 6], [0, 1, 2]]
     boxes = [[[0, 30, 40], [0, 30, 60], [0, 50, 60], [0, 50, 40]], [[3, 0, 0], [3, 9, 9], [3, 0, 9], [3, 9, 0]]]
     found = collect(points, {"object": [1, 1, 1, 2], "label": [1, 0, 1, 1]}, boxes, {"object": [1, 4]})
@@ -86,7 +84,7 @@ def test_points_and_boxes_become_prompts_of_planes_and_objects() -> None:
     assert collect(np.empty((0, 2)), {"object": [], "label": []}, [], {"object": []}) == {}
 
 
-def test_prompts_outside_of_the_image_move_to_its_border() -> None:
+def test_prompts_outside_of_the_image_move_to_its_border():
     prompt = Prompt(((-3.0, 50.0),), (1,), (-5.0, 2.0, 90.0, 99.0)).within((64, 48))
     assert prompt.arguments() == {
         "point_coords": ((0.0, 47.0),),
@@ -99,7 +97,7 @@ def square(x: int, y: int, side: int = 4) -> Patch:
     return Patch(np.ones((side, side), bool), y, x)
 
 
-def test_the_board_shows_objects_and_leaves_paint_alone() -> None:
+def test_the_board_shows_objects_and_leaves_paint_alone():
     labels = np.zeros((2, 10, 10), np.uint16)
     labels[0, 0, :] = 9  # painted by hand
     board = Board(labels)
@@ -117,7 +115,7 @@ def test_the_board_shows_objects_and_leaves_paint_alone() -> None:
     assert board.keys() == [((0,), 1)]
 
 
-def test_new_objects_get_numbers_that_are_free_in_all_planes() -> None:
+def test_new_objects_get_numbers_that_are_free_in_all_planes():
     labels = np.zeros((2, 10, 10), np.uint16)
     board = Board(labels)
     board.put((0,), 3, square(0, 0))
@@ -127,7 +125,7 @@ def test_new_objects_get_numbers_that_are_free_in_all_planes() -> None:
     assert board.free_number() == 5
 
 
-def test_a_patch_is_the_part_with_the_object() -> None:
+def test_a_patch_is_the_part_with_the_object():
     mask = np.zeros((20, 30), bool)
     mask[3:6, 7:9] = True
     mask[5, 7] = False
@@ -148,5 +146,5 @@ def test_a_patch_is_the_part_with_the_object() -> None:
         (ImageError("convert the layer to uint8"), "convert the layer to uint8"),
     ],
 )
-def test_errors_of_the_readers_of_layers_are_one_line(error, line) -> None:
+def test_errors_of_the_readers_of_layers_are_one_line(error, line):
     assert _line(error) == line

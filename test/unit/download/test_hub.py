@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from support.tiny_models import config_text
+from support.tiny_models import signature
 
 pytestmark = pytest.mark.export
 pytest.importorskip("huggingface_hub")
@@ -25,6 +26,7 @@ from triton_sam.download import hub as hub_module  # noqa: E402
 from triton_sam.download.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
 from triton_sam.families.sam3 import SAM3  # noqa: E402
+from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.folder import list_models  # noqa: E402
 
 
@@ -66,8 +68,10 @@ def test_files_lie_where_triton_looks(fake, tmp_path, precision, ending):
         f"sam3_decoder/1/prompt_encoder_mask_decoder{ending}.onnx_data",
     }
     assert files["encoder"].read_bytes() == fake.files[f"onnx/vision_encoder{ending}.onnx"]
-    for model in ("sam3_encoder", "sam3_decoder"):
-        assert (tmp_path / model / "config.pbtxt").read_text() == config_text(model)
+    for role, spec in SAM3.models.items():
+        published = signature(replace(spec, further_outputs=()), "sam3")
+        config = config_for(published, f"sam3_{role}", spec.filename)
+        assert (tmp_path / f"sam3_{role}" / "config.pbtxt").read_text() == config
     assert not [model.problem for model in list_models(tmp_path) if model.problem]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from ..._common.lru import ByteLru
+from ...client.server_models import EncoderIdentity
 from ...errors import ConfigurationError
 from ...families import model_name
 from ...families.tables import ENCODER
@@ -145,16 +146,16 @@ class LargeSegmenting:
             return StoredTiles(path, image)
 
         tiles = await asyncio.to_thread(opened)
+        encoder = await self._engine.encoder(pair)
         try:
-            await self._check(tiles, pair)
+            await self._check(tiles, encoder, pair)
         except ConfigurationError as error:
             raise Problem(422, str(error), code="stale_embeddings") from error
         self._known.put(path, (image, pair.origin, stamp, tiles))
         return tiles
 
-    async def _check(self, tiles: StoredTiles, pair: Pair) -> None:
+    async def _check(self, tiles: StoredTiles, encoder: EncoderIdentity, pair: Pair) -> None:
         """Raise a ConfigurationError if another encoder computed the embeddings."""
-        encoder = await self._engine.encoder(pair)
         if tiles.check_encoder(encoder):
             return
         sample = await asyncio.to_thread(tiles.sample)

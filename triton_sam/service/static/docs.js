@@ -1,5 +1,5 @@
-// Shows /openapi.json: every operation with its parameters, a curl line, a form that sends the request, and its responses.
-// It uses no library and loads nothing from other sites.
+// Shows /openapi.json: every operation with its parameters, its responses, a curl line, and a form that sends the
+// request. It uses no library and loads nothing from other sites.
 
 import { $, make } from "./dom.js";
 import { rememberToken, token, urlOf } from "./rest.js";

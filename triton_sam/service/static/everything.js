@@ -193,7 +193,10 @@ export class Everything {
   /** Keep the selected objects, or all. */
   keep() {
     const items = this.selected.length ? this.selected : this.items;
-    if (items.length) this.#change((scene) => items.forEach((item) => Object.assign(scene.begin(), { found: item.id, label: labelOf(item) })));
+    if (!items.length) return;
+    this.#change((scene) => {
+      for (const item of items) Object.assign(scene.begin(), { found: item.id, label: labelOf(item) });
+    });
   }
 
   merge() {

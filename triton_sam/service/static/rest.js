@@ -107,6 +107,8 @@ export async function find(id, body, signal) {
   return (await post(`/v1/images/${id}/find`, body, { signal })).json();
 }
 
+// The following are calls to /v1/videos; ``id`` is that of a video.
+
 export async function frame(id, index, width, signal) {
   return (await call(`/v1/videos/${id}/frames/${index}?width=${width}`, { signal })).blob();
 }

@@ -1,5 +1,5 @@
-// Downloads of the open image, of a video, and of all images on the shelf. The service computes full-size masks as for any API client: they are
-// never taken from the screen.
+// Downloads of the open image, of a video, and of all images on the shelf. The service computes full-size masks as for
+// any API client: they are never taken from the screen.
 
 import { cutoutOf, maskToPng, overlayOf } from "./exact.js";
 import * as rest from "./rest.js";

@@ -1,4 +1,4 @@
-"""Requests and responses of ``/v1/images/{id}/find``, and the search behind it."""
+"""Finds concepts in an image: the route ``/v1/images/{id}/find``, its messages, and the search."""
 
 from __future__ import annotations
 
@@ -203,8 +203,11 @@ async def find(
 def encode_instances(instances: Iterator[Instance], form: str, tolerance: float) -> list[dict[str, Any]]:
     """Return instances as JSON objects, or as GeoJSON features. Each mask takes time, so call this in a thread."""
     if form == GEOJSON:
-        drawn = ((each, feature_collection([each], tolerance)["features"][0]) for each in instances)
-        return [{**feature, "properties": _bare(each)} for each, feature in drawn]
+        return [
+            {**feature, "properties": _bare(each)}
+            for each in instances
+            for feature in feature_collection([each], tolerance)["features"]
+        ]
     return [{**_bare(each), form: FIND_FORMATS[form].to_json(each, tolerance)} for each in instances]
 
 

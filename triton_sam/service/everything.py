@@ -1,4 +1,4 @@
-"""Finds all objects of an image: messages of ``/v1/images/{id}/everything``, the search, and its events."""
+"""Finds all objects of an image: the route ``/v1/images/{id}/everything``, its messages, the search, and its events."""
 
 from __future__ import annotations
 

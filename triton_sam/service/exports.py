@@ -1,4 +1,4 @@
-"""Data set files from a caller's masks: the writers of ``triton-sam annotate``, packed as ZIP."""
+"""Data set files from a caller's masks: the route ``/v1/exports``. The writers are those of ``triton-sam annotate``."""
 
 from __future__ import annotations
 

@@ -96,7 +96,11 @@ MEBI = 1 << 20
 
 
 def _limit(default: float, unit: int = 1, name: str = "") -> Any:
-    """Return a member that `--limits` sets, there under another ``name`` and in another ``unit``, if it has one."""
+    """Return a member that `--limits` sets, by its own name unless ``name`` is given.
+
+    Args:
+        unit: the value in `--limits` is multiplied by it.
+    """
     return field(default=default * unit, metadata={"name": name, "unit": unit})
 
 

@@ -1,4 +1,4 @@
-"""Planes of a napari layer as RGB images: single images, stacks, time series, and pyramids of large images."""
+"""Planes of a napari layer as RGB images (single images, stacks, time series, pyramids), and the prompts in a plane."""
 
 from __future__ import annotations
 

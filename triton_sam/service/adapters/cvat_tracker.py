@@ -1,6 +1,7 @@
-"""CVAT's tracker: each call has one frame, shapes to start tracking, and states of tracked shapes.
+"""Masks in the forms of CVAT's functions, and CVAT's tracker.
 
-A state refers to an object in a session of the service. CVAT signs the state and returns it with the next frame.
+Each call of the tracker has one frame, shapes to start tracking, and states of tracked shapes. A state refers to an
+object in a session of the service. CVAT signs the state and returns it with the next frame.
 """
 
 from __future__ import annotations

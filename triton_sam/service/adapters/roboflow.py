@@ -52,7 +52,12 @@ class _Saved:
 
 
 class LogitsCache:
-    """Stores the logits of responses, separately for each caller, image and model."""
+    """Stores the logits of responses, separately for each caller, image and model.
+
+    A later call with more points refines them. Reference: find_prior_prompt_in_cache() in
+    inference/models/sam2/segment_anything2.py. Unlike there, each object refines its own mask, even if the order
+    changes.
+    """
 
     def __init__(self, limit: int = MAX_BYTES) -> None:
         self._saved: ByteLru[tuple[Hashable, tuple[_Known, ...]], _Saved] = ByteLru(limit)

@@ -1,4 +1,4 @@
-"""Converts regions that a Label Studio user drew with a smart tool to prompts: clicks, boxes, brushes, polygons.
+"""Regions that a Label Studio user drew with a smart tool: converted to prompts, and stored between calls.
 
 Reference: label_studio_ml/examples/segment_anything_2_image of https://github.com/HumanSignal/label-studio-ml-backend,
 and label_studio_sdk/converter/brush.py of https://github.com/HumanSignal/label-studio-sdk.
@@ -201,7 +201,11 @@ class _Kept:
 
 
 class TaskMemory:
-    """The points and boxes of the last calls for each task."""
+    """The points and boxes of the last calls for each task: Label Studio sends only the regions of one tag and label.
+
+    So a background point arrives without the box that it corrects. The page still shows the regions of other tags and
+    labels while a call has one of their regions, or only background points, which cannot be prompts without an object.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,6 @@
-"""X-AnyLabeling's video models: all images of a folder are frames, and objects are clicked or named in one of them.
+"""Masks as X-AnyLabeling's shapes, and its video models.
+
+All images of a folder are the frames of a video, and objects are clicked or named in one of them.
 
 Reference: app/api/video.py of X-AnyLabeling-Server, used as a contract.
 """

@@ -1,1 +1,1 @@
-"""The routes of the service: the 2024 contract (v0), the current API (v1), and the page's WebSocket (live)."""
+"""The routes of the service: v0 (the contract of 2024), v1, videos, large, and live (the WebSocket of the page)."""

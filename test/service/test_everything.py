@@ -1,5 +1,6 @@
 """``/v1/images/{id}/everything``: one document, events, formats, limits, cancel, hang-up, problems."""
 
+import asyncio
 import base64
 import dataclasses
 import io
@@ -17,7 +18,7 @@ from triton_sam import Cleanup
 from triton_sam.errors import ServerBusyError
 from triton_sam.everything.parameters import Parameters, parameters_of
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.service.everything import EverythingRequest
+from triton_sam.service.everything import EverythingRequest, Search
 
 EVENTS = {"Accept": "text/event-stream"}
 
@@ -148,6 +149,25 @@ def test_only_some_images_are_searched_at_a_time(running, http, path, finder):
     wait_until(lambda: searches(running) == 0)
     finder.limit = None
     assert http.post(path, json={}).status_code == 200
+
+
+def test_a_search_keeps_its_place_until_its_masks_are_written(running, http, path, finder, monkeypatch):
+    begun, goes_on, write = threading.Event(), threading.Event(), Search.write
+
+    async def wait(search, found):
+        begun.set()
+        await asyncio.to_thread(goes_on.wait)
+        return await write(search, found)
+
+    monkeypatch.setattr(Search, "write", wait)
+    thread = threading.Thread(target=http.post, args=(path,), kwargs={"json": {}})
+    thread.start()
+    begun.wait()
+    used = searches(running)
+    goes_on.set()
+    thread.join()
+    assert used == 1
+    wait_until(lambda: searches(running) == 0)
 
 
 def test_the_search_ends_with_the_connection(running, path, finder):

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .metrics import Metrics
@@ -126,13 +126,6 @@ class Budget:
         lease = Lease(self, 0)
         lease.grow(amount)
         return lease
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> asyncio.Task[Result]:
-        """Start work as a task that holds one until it ends."""
-        lease = self.take()
-        task = asyncio.create_task(work())
-        task.add_done_callback(lambda _: lease.give())
-        return task
 
     def check(self, amount: int = 1) -> None:
         if self.used + amount > self.limit and (self.used or not self._takes_one):

@@ -174,7 +174,7 @@ class Done:
 
 
 class Search:
-    """A running search.
+    """A search. It holds its place until it has ended and its reader has left, because the found masks take memory.
 
     Attributes:
         events: a ``FinderUpdate`` for each batch of points, and finally ``Done`` or a Problem.
@@ -191,7 +191,8 @@ class Search:
         self._finder = finder
         self._end = cancelled()
         self._started = time.monotonic()
-        self.task = engine.budgets.searches.start(self._run)
+        self._place = engine.budgets.searches.take()
+        self.task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
         """Stop, because the service stops. The reader still receives the event ``error``."""
@@ -202,6 +203,7 @@ class Search:
         """Stop, also at Triton, because the reader has left."""
         self.events.leave()
         self.task.cancel()
+        self.task.add_done_callback(lambda _: self._place.give())
 
     async def objects(self) -> tuple[dict[int, FoundMask], Done]:
         """Wait for the end; return all objects and the last event."""

@@ -231,20 +231,21 @@ class Bridge:
         Args:
             options: parameters of EverythingRequest; None stands for the default.
         """
-        asked = validated(EverythingRequest, names, **_given(options))
-        search = self._searches.start(image, pair, asked)
-        try:
-            seconds = self.engine.settings.search_seconds
-            objects, _ = await self._requests.run(request, search.objects(), timeout=seconds)
-        finally:
-            search.leave()
 
         def write(numbered: tuple[int, FoundMask]) -> Result | None:
             number, each = numbered
             return convert(each.segment(number))
 
-        width, height = image.size
-        return _drawn(await self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects.values())))
+        asked = validated(EverythingRequest, names, **_given(options))
+        search = self._searches.start(image, pair, asked)
+        try:
+            seconds = self.engine.settings.search_seconds
+            objects, _ = await self._requests.run(request, search.objects(), timeout=seconds)
+            width, height = image.size
+            work = self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects.values()))
+            return _drawn(await work)
+        finally:
+            search.leave()
 
     async def keep_images(self, texts: Sequence[str], pair: Pair) -> StoredVideo:
         """Store frames, each a base64 image file, as a video."""

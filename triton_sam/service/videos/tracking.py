@@ -77,7 +77,9 @@ class Propagation:
         self._is_stopped = False
         self._done = 0
         self._started = self._told = time.monotonic()
-        self.task = places.start(self._run)
+        place = places.take()
+        self.task = asyncio.create_task(self._run())
+        self.task.add_done_callback(lambda _: place.give())
 
     async def frames(self) -> AsyncGenerator[Tracked, None]:
         """Yield each frame. If the reader stops early, the propagation ends."""

@@ -9,6 +9,7 @@ import zipfile
 
 import httpx
 import numpy as np
+import pytest
 from PIL import Image
 from support import clip
 from support.conditions import wait_until
@@ -18,6 +19,7 @@ from support.running_service import POINT, events_of, problem, track, upload, us
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service.problems import Problem
 
 # --- tracking --------------------------------------------------------------------------------------------------------
 
@@ -101,6 +103,21 @@ def test_deleting_a_video_stops_it_and_closes_its_session(http, running, tracker
         assert (name, data["status"], data["code"]) == ("error", 404, "unknown_video")
     assert tracker.videos[-1].is_closed
     assert tracker.videos[-1].computed == [0, 1]
+
+
+def test_a_session_that_cannot_be_closed_leaves_no_decoder(http, running, tracker, mp4, monkeypatch):
+    name = upload(http, mp4)["id"]
+    stored = running.service.app.state.videos.get(name)
+    http.post(f"/v1/videos/{name}/prompts", json=POINT)
+    assert http.get(f"/v1/videos/{name}/frames/0").status_code == 200
+
+    async def fail():
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(tracker.videos[-1], "aclose", fail)
+    problem(http.delete(f"/v1/videos/{name}"), 500)
+    with pytest.raises(Problem, match="the video has been removed"):
+        stored.decoders.frame(stored.file, 0, "preview")
 
 
 def test_a_failure_in_the_middle_is_an_event(http, tracker, video):

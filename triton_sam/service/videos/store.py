@@ -84,9 +84,11 @@ class StoredVideo(Session):
     async def close(self) -> None:
         try:
             await self.tracking.close()
-            await asyncio.to_thread(self.decoders.forget, self.file)
         finally:
-            await self.room.close()
+            try:
+                await asyncio.to_thread(self.decoders.forget, self.file)
+            finally:
+                await self.room.close()
 
 
 class Videos:

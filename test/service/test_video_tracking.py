@@ -17,9 +17,8 @@ from support.fake_clients import let_go_on, propagation_of, service_with_fakes
 from support.running_service import POINT, events_of, problem, track, upload, used
 
 from triton_sam._common.bundle import checkout
-from triton_sam.errors import ServerUnreachableError
+from triton_sam.errors import ServerUnreachableError, VideoError
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.service.problems import Problem
 
 # --- tracking --------------------------------------------------------------------------------------------------------
 
@@ -116,7 +115,7 @@ def test_a_session_that_cannot_be_closed_leaves_no_decoder(http, running, tracke
 
     monkeypatch.setattr(tracker.videos[-1], "aclose", fail)
     problem(http.delete(f"/v1/videos/{name}"), 500)
-    with pytest.raises(Problem, match="the video has been removed"):
+    with pytest.raises(VideoError, match="No such file"):  # it is opened again
         stored.decoders.frame(stored.file, 0, "preview")
 
 

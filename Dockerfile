@@ -11,7 +11,7 @@ ARG PYTHON_TAG=3.11-slim-bookworm
 
 FROM python:${PYTHON_TAG} AS export
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 SAM2_BUILD_CUDA=0
-# Official models need no PyTorch. EXTRAS=export installs it, for SAM3's words and videos, and models of other sizes. The
+# Official models need no PyTorch. EXTRAS=export installs it, for SAM3's words, and models of other sizes. The
 # export runs on the CPU: this index has PyTorch's wheels without CUDA, whose versions (2.15.0+cpu) rank above those of
 # the same number (2.15.0) with gigabytes of CUDA libraries.
 ARG EXTRAS=

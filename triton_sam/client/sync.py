@@ -318,8 +318,8 @@ class SamTritonClient:
     ) -> FoundInstances:
         """Find every instance of concepts given as words or example boxes. It needs SAM3.
 
-        An image passed to this call is encoded once for all texts, and for clicks on ``result.image``. After
-        set_image() or encode(), the first search encodes the image a second time.
+        An image is encoded once for all texts and clicks, whether it was passed to this call, to set_image() or to
+        encode(). With models for words of earlier exports, the first search after set_image() encodes it again.
 
         Args:
             text: a concept such as "yellow school bus", or up to 64 concepts. None: the concept of the boxes.

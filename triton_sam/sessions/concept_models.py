@@ -39,16 +39,24 @@ class ConceptModels:
         self._family = family
         self._names = names
         self._lock = threading.Lock()
-        self._takes_states = _has_states(repository / names[CONCEPT_ENCODER])
-        self._lacks_states = self._takes_states and not _has_states(repository / names[ENCODER])
 
     def settings(self, on_gpu: bool) -> Concepts:
         """Return what a search for concepts needs."""
         at_a_time = CONCEPTS_AT_A_TIME if on_gpu else 1
-        return Concepts(at_a_time, lambda: self._identity, self._tokens, self._are_ready, self._takes_states)
+        return Concepts(at_a_time, lambda: self._identity, self._tokens, self._are_ready, lambda: self._takes_states)
 
     def _are_ready(self) -> bool:
-        return not self._lacks_states and all(bls.is_ready(self._names[role]) for role in self._family.concepts)
+        return all(bls.is_ready(self._names[role]) for role in self._family.concepts) and not self._lacks_states
+
+    @cached_property
+    def _takes_states(self) -> bool:
+        """Whether the encoder of concepts takes the states of the backbone; it must be ready."""
+        return _has_states(self._repository / self._names[CONCEPT_ENCODER])
+
+    @cached_property
+    def _lacks_states(self) -> bool:
+        """Whether the encoder of concepts takes states that the encoder does not return; both must be ready."""
+        return self._takes_states and not _has_states(self._repository / self._names[ENCODER])
 
     @cached_property
     def _identity(self) -> str:

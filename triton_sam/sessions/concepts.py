@@ -56,14 +56,15 @@ class Concepts:
         identity: returns a text that identifies the weights of the encoder.
         tokens: returns input_ids and attention_mask (P,T) of texts.
         are_ready: returns whether the server has all models of concepts.
-        one_pass: whether the encoder of concepts takes the states of the backbone. In earlier exports, it takes pixels.
+        one_pass: returns whether the encoder of concepts takes the states of the backbone; in earlier exports, it takes
+            pixels. The models must be ready.
     """
 
     at_a_time: int
     identity: Callable[[], str]
     tokens: Callable[[Sequence[str]], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
     are_ready: Callable[[], bool] = lambda: True
-    one_pass: bool = True
+    one_pass: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class ConceptSearch:
 
         The states of the backbone stay in the cache for a search, for a few images.
         """
-        if not (self._concepts.one_pass and self.is_ready()):
+        if not (self.is_ready() and self._concepts.one_pass()):
             return self._images.find(content, reply)
         image_id = self._images.image_id(content)
         image = self._images.get(image_id, reply)
@@ -191,7 +192,8 @@ class ConceptSearch:
         The same pass of the backbone computes the embeddings, which are in the cache under the id of the image.
         """
         image_id = self._images.image_id(content)
-        self._images.wait_for(image_id)
+        if self._concepts.one_pass():
+            self._images.wait_for(image_id)
         image = self.get(image_id, reply)
         if image is not None:
             return image
@@ -304,7 +306,7 @@ class ConceptSearch:
     def _encode(self, pixels: FloatArray) -> Mapping[str, Any]:
         """Return embeddings and feature maps of an image."""
         embeddings = self._family.encoder.output_names
-        if not self._concepts.one_pass:
+        if not self._concepts.one_pass():
             return self._run(CONCEPT_ENCODER, {}, {_PIXELS: pixels}, (*embeddings, *self._maps), True)
         outputs = self._encode_states(pixels)
         return {**outputs, **self._continue(outputs[BACKBONE_STATES])}

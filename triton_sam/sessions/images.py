@@ -149,7 +149,7 @@ class ImageStore:
 
     def gauges(self, reply: Reply | None = None) -> dict[str, float]:
         """Return the gauges of the cache by name; empty if the request of a reply did not change it."""
-        if reply is not None and not reply.counts.get("encodes") and not reply.counts.get("cache_evictions"):
+        if reply is not None and not any(reply.counts.get(name) for name in ("encodes", "finds", "cache_evictions")):
             return {}
         cache = self.cache
         return {"cache_limit_bytes": cache.limit, "cache_bytes": cache.nbytes, "cache_images": len(cache)}

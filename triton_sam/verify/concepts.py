@@ -34,7 +34,7 @@ class Limits:
 
 
 LIMITS = {"fp32": Limits(1e-4, 0.9999), "fp16": Limits(1e-3, 0.98)}
-"""The thresholds by precision. An int8 export leaves the models of concepts in fp32."""
+"""The thresholds by precision. There are none for int8, where words read the states of a quantised backbone."""
 
 WORDS = ("cup", "a spoon on a saucer", "table")
 """The words of the cases. They match the default image; with random weights, any words would do."""

@@ -241,7 +241,10 @@ def test_one_pass_serves_words_and_clicks_in_any_order(one_pass, order) -> None:
         elif order == "only its id":
             client.set_image(IMAGE)
             (image_id,) = {each.image_id.partition("+")[0] for each in one_pass.program._model.images.cache.values()}
-            assert ask(one_pass.program._model, {"text": "cat"}, image_id=image_id.encode()).error is None
+            model = one_pass.program._model
+            reply = ask(model, {"text": "cat"}, image_id=image_id.encode())
+            assert reply.error is None
+            assert model.images.gauges(reply)["cache_bytes"] == model.images.cache.nbytes
         image = client.find("cat", image=IMAGE).image
         client.segment([[3, 3]], image=image)
         assert len(client.find("bus", image=image)) == 2
@@ -282,6 +285,17 @@ def test_a_search_waits_for_the_pass_of_a_click(one_pass) -> None:
         gate.set()
         assert (click.result(60).error, search.result(60).error) == (None, None)
     assert one_pass.encodes == ["sam3_encoder", "sam3_concept_encoder"]
+
+
+def test_models_may_come_after_their_session_model(tmp_path) -> None:
+    with ConceptServer(has_models=False, repository=str(tmp_path)) as server, client_of(server) as client:
+        client.set_image(OTHER)
+        write_one_pass(tmp_path)
+        server.triton.missing.clear()
+        server.program.concept_models.tokenizer = server
+        client.set_image(IMAGE)
+        assert len(client.find("cat")) == 2
+    assert server.encodes == ["sam3_encoder", "sam3_encoder", "sam3_concept_encoder"]
 
 
 def test_an_encoder_without_states_is_named(tmp_path) -> None:

@@ -17,7 +17,7 @@ from triton_sam.export.sam3.model import detector_configuration, video_configura
 from triton_sam.export.sam3.recipe import randomise_memory
 from triton_sam.export.sam3.tokenizer import open_tokenizer
 from triton_sam.export.sam3.video_graphs import graphs, sam2_of
-from triton_sam.export.sam3.video_words import Sam3VideoWordsReference, video_model_of
+from triton_sam.export.sam3.video_words_reference import Sam3VideoWordsReference, video_model_of
 from triton_sam.export.weights import randomise, seeded
 from triton_sam.families.sam3 import SAM3
 from triton_sam.families.tables import ENCODER

@@ -15,7 +15,7 @@ FOLDERS = {
     "sam2": ("sam2",),
     "sam3": ("sam2", "sam3"),
     "mobilesam": ("sam1", "mobilesam"),
-    "edgetam": ("sam2", "edgetam"),
+    "edgetam": ("sam2", "sam3", "edgetam"),
     "samhq": ("sam1", "mobilesam", "samhq"),
 }
 """The folders whose modules build and trace the models of each family."""

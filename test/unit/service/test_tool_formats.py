@@ -14,7 +14,7 @@ from triton_sam.masks.boxes import intersection_over_union
 from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters.bridge import Target
 from triton_sam.service.adapters.brush_rle import decode_brush, encode_brush
-from triton_sam.service.adapters.cvat_tracker import box_bits, interactor_json
+from triton_sam.service.adapters.cvat import box_bits, interactor_json
 from triton_sam.service.adapters.qupath import feature
 from triton_sam.service.adapters.roboflow import LogitsCache, pixel_polygons
 from triton_sam.service.adapters.roboflow_concepts import _best_of_all

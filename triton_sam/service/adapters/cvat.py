@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import Field
 
 from ..._common import strict_json
 from ...masks.polygons import mask_to_polygons
+from ...masks.rle import BoolArray
 from ...masks.segment import Segment
 from ..engine import Pair
 from ..problems import Problem
 from .adapter import Adapter, basic_password
 from .bridge import Bridge, Lenient, Target, json_answer
-from .cvat_tracker import TrackCall, box_bits, interactor_json, track
+from .cvat_tracker import TrackCall, track
 
 PREFIX = "triton-sam-"
 INTERACTOR, DETECTOR, TRACKER = "interactor", "detector", "tracker"
@@ -132,6 +134,38 @@ def detection(segment: Segment, label: str = LABEL) -> dict[str, Any] | None:
         "points": np.round(rings[0], 2).tolist(),
         "mask": box_bits(segment),
     }
+
+
+def interactor_json(segment: Segment) -> bytes:
+    """Return an interactor's response: ``mask``, rows of 0 and 1, and ``points``, the largest outline.
+
+    The JSON is written as bytes, because a list of a few million numbers would take seconds.
+    """
+    rings = mask_to_polygons(segment.mask)
+    points = np.reshape(rings[0], (-1, 2)).tolist() if rings else []
+    return b'{"mask":' + _rows_json(segment.mask) + b',"points":' + repr(points).replace(" ", "").encode() + b"}"
+
+
+def _rows_json(mask: BoolArray) -> bytes:
+    """Return a mask (H,W) as JSON: a list of rows of 0 and 1."""
+    height, width = mask.shape
+    text = np.full((height, 2 * width + 2), ord(","), np.uint8)
+    text[:, 0] = ord("[")
+    text[:, 1 : 2 * width : 2] = mask + np.uint8(ord("0"))
+    text[:, 2 * width] = ord("]")
+    return b"[" + text.tobytes()[:-1] + b"]"
+
+
+def box_bits(segment: Segment) -> list[int]:
+    """Return the pixels of a mask within its box, row by row, followed by the box x1, y1, x2, y2.
+
+    The corners are pixels inside the box, as in CVAT's masks. Reference: to_cvat_mask() of CVAT's functions.
+    """
+    if segment.box is None:
+        return []
+    x1, y1, x2, y2 = segment.box
+    bits: npt.NDArray[Any] = segment.mask[y1:y2, x1:x2].astype(np.uint8)
+    return [*bits.ravel().tolist(), x1, y1, x2 - 1, y2 - 1]
 
 
 def _function(name: str, kind: str, title: str, text: str, annotations: dict[str, str]) -> dict[str, Any]:

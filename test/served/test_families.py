@@ -7,7 +7,7 @@ pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all familie
 pytest.importorskip("torch")
 
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
-from support.family_exports import SMALL, edgetam_micro, sam3_reduced  # noqa: E402
+from support.family_exports import SMALL, edgetam_micro, export_once, sam3_reduced  # noqa: E402
 
 from triton_sam import SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -54,7 +54,7 @@ def test_all_are_ready_and_sorted(server):
 def reference(family: str) -> Reference:
     """Return the official predictor with the weights of the served model."""
     if family in ("sam1", "mobilesam", "samhq"):
-        return registry.exporter(family).reference(SMALL[family]().model)
+        return registry.exporter(family).reference(export_once(family).model)
     if family == "edgetam":
         from triton_sam.export.edgetam.recipe import image_model
         from triton_sam.export.edgetam.reference import EdgeTamReference

@@ -116,7 +116,7 @@ class Sam3Graphs(Graphs):
 
     def __init__(self, model: Any, family: Family) -> None:
         super().__init__(model, family)
-        shared = {name: getattr(model, name) for name in ("vision_encoder", "mask_decoder", "device")}
+        shared = {name: getattr(model, name) for name in ("vision_encoder", "mask_decoder", "device", "config")}
         self.tracker = SimpleNamespace(**shared, video=model)
 
     def traced(self, role: str, standard: bool) -> Any:

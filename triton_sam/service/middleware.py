@@ -29,7 +29,8 @@ from .settings import ServiceSettings
 from .tracing import HEADER, read_trace
 
 DRAIN_SECONDS = 3.0
-"""An oversized body is read for this long, so that the client can read the reason for the rejection."""
+"""The body of a rejected request is read for this long. Otherwise, closing the connection resets it, and the client or
+a proxy may lose the reason."""
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -207,11 +208,11 @@ def is_open(path: str, adapter: Adapter | None = None) -> bool:
 
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     """Reject a request before its body has been read; the client can still read the response."""
-    if problem.status == 413 and "100-continue" not in Headers(scope=scope).get("expect", "").lower():
+    headers = Headers(scope=scope)
+    if "100-continue" not in headers.get("expect", "").lower():
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(_drain(receive), DRAIN_SECONDS)
     answer = response(problem)
-    headers = Headers(scope=scope)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         answer.headers["Connection"] = "close"  # or the server would read the whole body to find the next request
     await answer(scope, receive, send)

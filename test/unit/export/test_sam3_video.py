@@ -207,9 +207,12 @@ def test_every_case(client: Any, as_meta: bool, monkeypatch: pytest.MonkeyPatch)
 def test_signatures_and_guards(role: str) -> None:
     traced = sam3_reduced_graphs()
     graph, spec = traced.graph(role), traced.specs[role]
-    for values, tensors in ((graph.graph.input, spec.inputs), (graph.graph.output, spec.outputs)):
+    for values, tensors in ((graph.graph.input, spec.inputs), (graph.graph.output, spec.graph_outputs)):
         shapes = {v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
-        assert shapes == {tensor.name: tensor.shape for tensor in tensors}
+        assert shapes.keys() == {tensor.name for tensor in tensors}
+        for tensor in tensors:
+            sides = zip(tensor.shape, shapes[tensor.name], strict=True)
+            assert all(side in (0, found) for side, found in sides), tensor.name  # 0 depends on the size of the model
     assert_guarded(graph)
     onnx.checker.check_model(graph)
     inputs = {}

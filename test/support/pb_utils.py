@@ -41,8 +41,6 @@ _EARLY = ("TRITONSERVER_RESPONSE_COMPLETE_FINAL", "get_input_tensor_by_name")
 
 
 class _Module(ModuleType):
-    """Triton's module."""
-
     def __getattribute__(self, name: str) -> Any:
         if _IMPORTS.get() and not name.startswith("__") and name not in _EARLY:
             raise AttributeError(f"module {_NAME!r} has no attribute {name!r}")
@@ -390,14 +388,12 @@ def _forget(name: str) -> None:
     vars(sys.modules.get(package, ModuleType(""))).pop(child, None)
 
 
-def arguments(
-    model: str, *, kind: str = "CPU", device: str = "0", repository: str = "", **parameters: str
-) -> dict[str, str]:
+def arguments(model: str, *, kind: str = "CPU", repository: str = "", **parameters: str) -> dict[str, str]:
     """Return the arguments of initialize() for a model with some parameters, by default in the project's repository."""
     return {
         "model_config": json.dumps({"parameters": {key: {"string_value": text} for key, text in parameters.items()}}),
         "model_name": model,
         "model_repository": str(Path(repository or bundled("model_repository")) / model),
         "model_instance_kind": kind,
-        "model_instance_device_id": device,
+        "model_instance_device_id": "0",
     }

@@ -154,7 +154,8 @@ def triton():
 @pytest.fixture
 def front(triton, request):
     """A front end of SAM2 at 64 pixels, on the device that the test names; a CPU by default."""
-    given = arguments("sam2_paintera", kind=getattr(request, "param", "CPU"), device="3")
+    given = arguments("sam2_paintera", kind=getattr(request, "param", "CPU"))
+    given["model_instance_device_id"] = "3"
     parameters = {"family": "SAM2", "alias_of": "sam2_encoder", "pixels": "auto"}
     config = {
         "parameters": {key: {"string_value": value} for key, value in parameters.items()},

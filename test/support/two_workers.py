@@ -210,7 +210,7 @@ ALLOWED = {
     r"openvino is installed": "tests the error without it",
     r"s3fs is installed": "tests the error without it",
     r"says itself that something is left out": "a part of a document that is no whole program",
-    # What the machine has.
+    # Programs, codecs and rights that this machine lacks or has.
     r"this nginx is older than 1\.27\.3": "distributions have an older one; the containers' tests use a newer one",
     r"this user may not mount file systems": "containers and hosted machines forbid it",
     r"without AVX2": "the processor",

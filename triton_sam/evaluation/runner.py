@@ -21,6 +21,7 @@ MAX_CLICKS = 8
 """Maximum number of clicks on one object."""
 _MAX_BATCH = 16  # objects per request, to keep a response below a few megabytes
 _BATCH_PIXELS = 32_000_000  # full-size mask pixels per request, to limit the memory for large images
+_FIRST_COLUMN = 34  # characters of the table
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,6 @@ def _points(trials: Sequence[Trial]) -> tuple[Any, Any]:
     """Return coords float32 (P,N,2) and labels (P,N). All trials of a round have the same number N of clicks."""
     coords = np.array([[(click.x, click.y) for click in trial.clicks] for trial in trials], np.float32)
     return coords, np.array([[click.label for click in trial.clicks] for trial in trials])
-
-
-_FIRST_COLUMN = 34  # characters
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import functools
 import socket
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
@@ -58,6 +59,24 @@ def test_a_service_with_a_token_answers_to_every_name():
     app = create_app(ServiceSettings(url=NOBODY, token="secret"))
     answer = TestClient(app, base_url="http://sam").get("/new_session_id", headers={"authorization": "Bearer secret"})
     assert answer.status_code == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("headers", "status"), [({"host": "evil.example"}, 421), ({"origin": "https://evil.example"}, 403)]
+)
+async def test_a_rejected_body_is_read_so_that_the_answer_arrives(headers, status):
+    read = []
+
+    async def body():
+        for part in (b"a", b"b", b"c"):
+            yield part
+            read.append(part)
+
+    transport = httpx.ASGITransport(create_app(ServiceSettings(url=NOBODY)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        answer = await http.post("/v1/images", content=body(), headers=headers)
+    assert (answer.status_code, read) == (status, [b"a", b"b", b"c"])
 
 
 CALLERS = (

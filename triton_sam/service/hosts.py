@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from .problems import Problem, response
+from .problems import Problem, refuse, response
 
 HEALTH = "/health"
 """This path responds to monitoring under any host name, and also when the service is busy."""
@@ -46,18 +46,16 @@ class TrustedHosts:
         if scope["path"] == HEALTH or self.trusts(host):
             await self._app(scope, receive, send)
             return
-        answer = response(
-            Problem(
-                421,
-                f"this service does not answer to the name {host[:80]!r}: call it by its own name, or start it with "
-                "--allowed-host and this name",
-                code="host",
-            )
+        problem = Problem(
+            421,
+            f"this service does not answer to the name {host[:80]!r}: call it by its own name, or start it with "
+            "--allowed-host and this name",
+            code="host",
         )
         if scope["type"] == "http":
-            await answer(scope, receive, send)
+            await refuse(problem, scope, receive, send)
         else:
-            await WebSocket(scope, receive, send).send_denial_response(answer)
+            await WebSocket(scope, receive, send).send_denial_response(response(problem))
 
     def trusts(self, host: str) -> bool:
         """Whether a header Host is allowed. Old clients send none; browsers always do."""

@@ -5,7 +5,6 @@ It is plain ASGI and buffers nothing.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from urllib.parse import urlsplit
@@ -23,14 +22,11 @@ from .budgets import Budgets
 from .hosts import HEALTH, check_origin
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
-from .problems import Problem, answer_headers, response
+from .problems import Problem, answer_headers, refuse, response
 from .quotas import CALLER, COUNT_UPLOAD, Caller, Callers
 from .settings import ServiceSettings
 from .tracing import HEADER, read_trace
 
-DRAIN_SECONDS = 3.0
-"""The body of a rejected request is read for this long. Otherwise, closing the connection resets it, and the client or
-a proxy may lose the reason."""
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -138,7 +134,7 @@ class Guard:
                 self._check_origin(scope)
                 body = self._admit(scope, receive, held)
             except Problem as problem:
-                await _refuse(problem, scope, receive, send)
+                await refuse(problem, scope, receive, send)
                 return
             await self._app(scope, body.receive, Answer(send, self._settings, self._budgets).send)
 
@@ -204,25 +200,6 @@ def is_open(path: str, adapter: Adapter | None = None) -> bool:
     if adapter is not None and path in adapter.open_paths:
         return True
     return any(path == part or (part.endswith("/") and part != "/" and path.startswith(part)) for part in OPEN_PATHS)
-
-
-async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-    """Reject a request before its body has been read; the client can still read the response."""
-    headers = Headers(scope=scope)
-    if "100-continue" not in headers.get("expect", "").lower():
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_drain(receive), DRAIN_SECONDS)
-    answer = response(problem)
-    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        answer.headers["Connection"] = "close"  # or the server would read the whole body to find the next request
-    await answer(scope, receive, send)
-
-
-async def _drain(receive: Receive) -> None:
-    while True:
-        message = await receive()
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
 
 
 class RootPath:

@@ -1,12 +1,11 @@
-"""The values of the Helm chart: what they do, which are refused, and where they are described."""
+"""The values of the Helm chart: what they do, and which are refused."""
 
-import json
 import re
 
 import pytest
 import yaml
 from support import helm
-from support.helm import CASES, ROOT, by_kind, containers, pods, script, triton
+from support.helm import CASES, ROOT, by_kind, containers, pods, triton
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import build_parser
@@ -179,20 +178,3 @@ def test_values_that_do_not_fit_each_other_are_one_clear_error(tmp_path):
         with pytest.raises(ValueError, match=re.escape(message)) as caught:
             helm.template(values)
         assert str(caught.value).count("Error") == 1
-
-
-# --- the chart itself
-
-
-def test_the_readme_describes_every_value(tmp_path):
-    module = script("chart_values")
-    assert module.renewed() == (helm.CHART / "README.md").read_text()
-    text = (helm.CHART / "values.yaml").read_text()
-    (tmp_path / "values.yaml").write_text(text + "surprise: {deep: 1}\n")
-    with pytest.raises(ValueError, match=r"surprise\.deep has no description"):
-        module.table(tmp_path)
-    known = module.descriptions(text)
-    schema = json.loads((helm.CHART / "values.schema.json").read_text())
-    for path in known:  # the schema knows every value, because it allows no others
-        assert path.split(".")[0] in schema["properties"]
-    assert "Access modes" in known["modelStore.pvc.accessModes"]

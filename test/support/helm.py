@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import os
 import platform
@@ -18,7 +17,6 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -129,17 +127,6 @@ def load(path: Path) -> list[Manifest]:
 
 ROOT = CHART.parents[2]
 CASES = [path.name.removesuffix("-values.yaml") for path in value_files()]
-
-
-@functools.cache
-def script(name: str) -> ModuleType:
-    """Return a program of tools/maintain as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / "maintain" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @functools.cache

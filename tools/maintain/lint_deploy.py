@@ -155,10 +155,6 @@ def helm() -> Iterable[str]:
     """Yield the faults of the Helm chart, by `helm lint` and in the manifests of each values file."""
     from support.helm import CHART, MissingProgramError, program, template, value_files
 
-    from tools.maintain import chart_values
-
-    if chart_values.renewed() != (CHART / "README.md").read_text(encoding="utf-8"):
-        yield "the table of values in its README is old: run `python tools/maintain/chart_values.py`"
     try:
         files = [f"--values={path}" for path in value_files()]
         for options in [[], *([one] for one in files)]:

@@ -1,4 +1,4 @@
-"""Attempts to stall or to bloat the service, at a small size; test/slow/test_attacks.py has them at full size."""
+"""Attempts to stall or to bloat the service, at a small size."""
 
 import asyncio
 import errno

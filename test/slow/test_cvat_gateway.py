@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from support import clip, cvat_requests
-from support.fake_clients import service_with_fakes, shapes
+from support.fake_clients import service_with_fakes
 from support.running_service import running_service
 from support.tools import AWAY, BOX, CLICK
 from support.uv_environment import make_environment, run_script
@@ -105,17 +105,4 @@ def test_tracker(python, tmp_path):
         for other in others:
             moved = np.roll(square, clip.STEP * frame, axis=1)
             assert np.array_equal(mask_of_points(other["points"], (clip.WIDTH, clip.HEIGHT)), moved)
-    cvat_requests.check_recorded(known["requests"])
-
-
-def test_words(python, images):
-    """A detector by words has its words as labels."""
-    with service_with_fakes(words=True, adapters=("cvat",), cvat_words=("dog", "cat")) as fakes:
-        call = ["triton-sam-sam3-words", {"frame": 0, "threshold": 0.7}]
-        known = run_gateway(python, fakes.service.url, [images / "shapes.jpg"], [call], ["dog", "cat"], "127.0.0.1")
-    [found] = known["answers"]
-    detected = found["shapes"] if isinstance(found, dict) else found
-    assert len(detected) == 4
-    first = mask_of_points(detected[0].get("mask") or detected[0]["points"], SIZE)
-    assert np.array_equal(first, shapes()[0])
     cvat_requests.check_recorded(known["requests"])

@@ -3,7 +3,6 @@
 The test with too little shared memory runs this file as a program in a mount namespace of its own.
 """
 
-import errno
 import hashlib
 import http.server
 import os
@@ -18,13 +17,12 @@ import numpy as np
 import pytest
 from support.session_requests import colored
 
-from triton_sam import ImageEmbeddings, SAM2TritonClient
+from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam._common.files import hash_file
 from triton_sam.cli import main as triton_sam
 from triton_sam.download.fetch import fetch
-from triton_sam.errors import DownloadError, ExportError
-from triton_sam.families import get_family
+from triton_sam.errors import DownloadError
 from triton_sam.local_server import LocalServer
 from triton_sam.repository import install as install_module
 from triton_sam.repository.hashes import read_sums
@@ -60,40 +58,6 @@ def read_files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def write_old_pair(repository):
-    """Write a model pair that an export would replace, with recognisable content. Returns the repository's files."""
-    for role in ("encoder", "decoder"):
-        version = repository / f"sam2_{role}" / "1"
-        version.mkdir(parents=True)
-        (version / "model.onnx").write_bytes(f"old {role}".encode())
-    return read_files(repository)
-
-
-@pytest.mark.slow
-@pytest.mark.export
-@pytest.mark.parametrize(
-    ("options", "words"), [("size=6m", "No space left on device"), ("size=20m,ro", "Read-only file system")]
-)
-def test_a_failed_export_changes_nothing(disk, options, words):
-    pytest.importorskip("torch")
-    from support.family_exports import SMALLEST
-
-    from triton_sam.export import registry
-    from triton_sam.export.settings import Settings
-
-    repository = disk("size=20m") / "models"
-    before = write_old_pair(repository)
-    disk(options)
-    with pytest.raises(ExportError, match=words) as caught:
-        registry.export("sam2", Settings(repository, model=SMALLEST["sam2"], random_seed=0, progress=False))
-    assert "\n" not in str(caught.value)
-    assert read_files(repository) == before
-    disk("size=40m,rw")
-    registry.export("sam2", Settings(repository, model=SMALLEST["sam2"], random_seed=0, progress=False))
-    assert read_files(repository).keys() >= before.keys()
-    assert b"old decoder" not in read_files(repository).values()
-
-
 def test_a_download_that_fills_the_disk_can_be_repeated(disk):
     content = np.random.default_rng(0).bytes(6 << 20)
 
@@ -120,43 +84,20 @@ def test_a_download_that_fills_the_disk_can_be_repeated(disk):
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
-def test_embeddings_that_do_not_fit_on_the_disk_leave_the_old_file(disk):
-    tensors = {
-        spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
-        for spec in get_family("sam2").encoder.outputs
-    }
-    path = disk("size=6m") / "embeddings.npz"
-    path.write_bytes(b"old")
-    with pytest.raises(OSError, match="No space left") as caught:
-        ImageEmbeddings("sam2", "sam2_encoder", (10, 10), tensors).save(path)
-    assert caught.value.errno == errno.ENOSPC
-    assert read_files(path.parent) == {"embeddings.npz": b"old"}
-
-
 def pages(folder):
     """Return the bytes that the files of a folder take on a disk with blocks of 4096 bytes."""
     return sum(-(-path.stat().st_size // 4096) * 4096 for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["images", "large"])
-def test_annotations_that_fill_the_disk_go_on_when_there_is_room(disk, tmp_path, monkeypatch, capsys, kind):
+def test_annotations_that_fill_the_disk_go_on_when_there_is_room(disk, tmp_path, monkeypatch, capsys):
     """The disk is full among the shards first, and then among the files of the formats."""
-    pytest.importorskip("tifffile")
-    pytest.importorskip("zarr")
     from support.annotated import FakeServers, files_of, write_data_set
-    from support.large_images import ColourServer, draw, write_tiff
 
     from triton_sam.annotate import job
 
-    if kind == "images":
-        monkeypatch.setattr(job, "SamTritonClient", FakeServers().client)
-        source = ["annotate", str(write_data_set(tmp_path / "in", 200)), "--with", "boxes", "--format", "coco", "yolo"]
-    else:
-        monkeypatch.setattr(job, "SamTritonClient", ColourServer)
-        slide = write_tiff(tmp_path / "slide.tif", draw([(700, 905, 1100, 1300), (60, 60, 100, 90)], (1500, 1400)))
-        cut = ["--tile", "96", "--overlap", "24", "--format", "geojson", "coco-polygons"]
-        source = ["annotate", str(slide), "--large", "--with", "everything", *cut]
+    monkeypatch.setattr(job, "SamTritonClient", FakeServers().client)
+    source = ["annotate", str(write_data_set(tmp_path / "in", 200)), "--with", "boxes", "--format", "coco", "yolo"]
     command = [*source, "-q", "--threads", "4", "--out"]
     whole = tmp_path / "whole"
     assert triton_sam([*command, str(whole)]) == 0

@@ -15,11 +15,8 @@ from typing import Any, TypeVar
 import pytest
 from filelock import FileLock
 
-ONE_PROCESS = tuple(
-    f"test/slow/{name}.py" for name in ("test_attacks", "test_concepts", "test_concepts_page", "test_containers_run")
-)
-"""Files that run in the same process, one at a time. The servers of most need much memory. The tests of
-test_attacks.py run alone, and would wait for minutes for the exports and containers of the others."""
+ONE_PROCESS = ("test/slow/test_concepts.py", "test/slow/test_containers_run.py")
+"""Files that run in the same process, one at a time, because their servers need much memory."""
 
 SHARED = ("service_triton", "server", "families_server", "video_models")
 """Fixtures that take long or much memory, longest first. All tests with the same fixture run in one process."""

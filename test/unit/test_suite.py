@@ -109,7 +109,7 @@ SLOW = "def test_attack():\n    pass\n"
 def test_tests_are_grouped_by_what_they_use(tmp_path):
     """The groups that take longest come first."""
     files = {"conftest.py": CONFTEST, "test_some.py": SOME, "unit/test_some.py": OTHER}
-    files |= {"slow/test_attacks.py": SLOW, "unit/test_attacks.py": SLOW}
+    files |= {"slow/test_concepts.py": SLOW, "unit/test_concepts.py": SLOW}
     done = run_pytest(tmp_path, {f"test/{name}": text for name, text in files.items()}, ["-s", "--collect-only"])
     assert done.returncode == 0, done.stdout + done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith("test_") and ": " in line]

@@ -1,0 +1,98 @@
+"""The tools that collect data and train the demo model: one run of each."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cv2")
+pytest.importorskip("sam2")
+pytest.importorskip("mobile_sam")
+pytest.importorskip("skimage", reason="needs the evaluate extra")
+import torch
+from support.materials import WALLPAPERS, write_materials, write_packages
+
+if not hasattr(torch.optim, "Muon"):
+    pytest.skip("torch older than 2.9", allow_module_level=True)
+
+from tools.demo_model import collect_materials, photos, runs, teacher, tracking, train_images, train_memory
+from tools.demo_model.materials import read_manifest
+from triton_sam._common.bundle import checkout
+from triton_sam.evaluation.datasets import open_folder
+from triton_sam.export.sam2.recipe import EXPORTER
+
+pytestmark = [pytest.mark.nightly, pytest.mark.export]
+
+
+def test_cutouts_and_photographs_are_collected_with_their_licence_but_not_forbidden_ones(tmp_path):
+    write_packages(tmp_path / "root")
+    forbidden = hashlib.sha256((tmp_path / "root" / WALLPAPERS / "1.png").read_bytes()).hexdigest()
+    roots = [tmp_path / "nowhere", tmp_path / "root"]
+    materials = collect_materials.collect(tmp_path / "out", roots, frozenset([forbidden]))
+    assert [material.kind for material in materials] == ["cutout"] * 4 + ["background"] * 2
+    assert read_manifest(tmp_path / "out") == materials
+    assert {material.licence for material in materials} == {"public domain", "GPL-2+, CC-BY-SA-4.0"}
+    assert all((tmp_path / "out" / material.file).is_file() for material in materials)
+
+
+def test_no_photograph_that_measures_the_model_is_collected_for_training(monkeypatch, tmp_path):
+    import skimage
+
+    root = tmp_path / "root"
+    (root / "skimage").mkdir(parents=True)
+    (root / "skimage/data").symlink_to(Path(skimage.__file__).parent / "data")
+    names = {Path(photo.file).name for photo in photos.read_list()} | {"coins.png", "cell.png"}
+    assert not names & collect_materials._ONLY["scikit-image"]
+    monkeypatch.setattr(collect_materials, "_ONLY", {})  # as if every photograph of scikit-image were allowed
+    kept = {material.sha256 for material in collect_materials.collect(tmp_path / "out", [root], photos.hashes())}
+    every = {material.sha256 for material in collect_materials.collect(tmp_path / "all", [root])}
+    assert every - kept == photos.hashes() & every
+    assert len(photos.hashes() & every) >= 4
+
+
+@pytest.mark.parametrize("kind", ["photos", "composites"])
+def test_the_command_evaluate_reads_what_the_tool_writes(tmp_path, kind):
+    materials = write_materials(tmp_path / "materials", held_out=True)
+    script = Path(str(checkout()), "tools/demo_model/write_data_set.py")
+    command = [sys.executable, script, kind, tmp_path / "out", "--materials", materials, "--count", "2"]
+    subprocess.run(command, check=True, capture_output=True)
+    data_set = open_folder(tmp_path / "out", None, 0)
+    assert len(data_set) >= 2
+    assert not data_set.unused
+    assert next(iter(data_set)).labels.max() > 0
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with tiny tensors, threads only wait for each other
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_two_steps_of_both_trainings(one_thread, tmp_path, monkeypatch):
+    small_teacher = teacher.Teacher(None, "micro", random_seed=3)
+    monkeypatch.setattr(train_images, "Teacher", lambda _path: small_teacher)
+    monkeypatch.setattr(train_memory, "_measurer", lambda _model: lambda _measured: 0.5)
+    torch.manual_seed(0)
+    model = EXPORTER.build(runs.CONFIG, teacher.SIDE)
+    init, out = tmp_path / "init.pt", tmp_path / "out"
+    runs.write({"model": runs.half(model.state_dict())}, init)
+    arguments = [
+        *("--teacher", "t.pt", "--materials", str(write_materials(tmp_path / "materials"))),
+        *("--init", str(init), "--out", str(out), "--device", "cpu", "--workers", "1"),
+        *("--photographs", "1", "--composites", "1", "--drawn", "1", "--images", "2", "--prompts", "2"),
+        *("--embeddings", "2", "--masks", "2"),
+    ]
+    assert train_images.main(arguments) == 0
+    assert {path.name for path in out.iterdir()} == {"embeddings", "masks"}  # the files of the images are gone
+    memory = tmp_path / "memory"
+    arguments = ["--init", str(out / "masks" / runs.WEIGHTS), "--out", str(memory), "--device", "cpu"]
+    assert train_memory.main([*arguments, "--stages", "2:2", "--clips", "1", "--tracks", "1", "--workers", "1"]) == 0
+    before, after = (torch.load(path / runs.WEIGHTS, weights_only=True)["model"] for path in (out / "masks", memory))
+    trained = {name for name, _ in (*tracking.memory_parameters(model), *tracking.object_head(model))}
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed
+    assert changed <= trained | {"mask_downsample.weight", "mask_downsample.bias"}  # prepare_memory sets them

@@ -149,23 +149,6 @@ def test_the_build_context_has_the_committed_models_and_no_others(repository):
     assert [path for path in copied if is_ignored(path, IGNORE)] == []
 
 
-def test_the_rules_of_docker():
-    for lines, path, ignored in (
-        ("a", "a/b/c", True),
-        ("a\n!a/b/c", "a/b/c", False),
-        ("a\n!a/b/c", "a/b/d", True),
-        ("a/*", "a/b/c", True),
-        ("a/*/c", "a/b/d", False),
-        ("**/x", "x", True),
-        ("**/x", "a/b/x", True),
-        ("tls*", "tls-authority/ca.key", True),
-        ("# a\n!a\na?", "ab", True),
-        ("a/[2-9]*", "a/20/c", True),
-        ("a/[2-9]*", "a/1/c", False),
-    ):
-        assert is_ignored(path, lines) is ignored, (lines, path)
-
-
 def test_distributions_have_the_committed_models_and_no_others(repository, tmp_path):
     here, parts = tmp_path / "checkout", ("triton_sam/", "model_repository/", "test/images/")
     for path in [*repository, *LARGE]:

@@ -1,4 +1,6 @@
-"""The command `annotate --large` with a client that finds objects by their colour."""
+"""The commands `large` and `annotate --large` with a client that finds objects by their colour."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -13,6 +15,7 @@ import pytest
 pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
+from PIL import Image
 from support.annotated import files_of, lines_of
 from support.commands import call
 from support.conditions import wait_until
@@ -21,6 +24,7 @@ from support.large_images import PLACE, ColourServer, draw, write_tiff, write_za
 from triton_sam.annotate import job
 from triton_sam.annotate.folder import SHARD_SIZE
 from triton_sam.annotate.large_writers import _wkb
+from triton_sam.commands import large
 
 HOUSE = (700, 905, 1100, 1300)
 SHED = (60, 60, 100, 90)
@@ -198,9 +202,66 @@ def test_geopackages_hold_the_objects_of_geojson(slides, tmp_path):
         assert tables.execute("select count(*) from objects").fetchone() == (2,)
 
 
-def test_well_known_binary_of_a_polygon_with_a_hole():
-    ring = [[0, 0], [4, 0], [4, 4], [0, 0]]
-    hole = [[1, 0.5], [2, 0.5], [2, 1], [1, 0.5]]
-    wanted = np.array([*ring, *hole], "<f8")
-    header = bytes.fromhex("01 06000000 01000000 01 03000000 02000000 04000000")
-    assert _wkb([[ring, hole]]) == header + wanted[:4].tobytes() + bytes.fromhex("04000000") + wanted[4:].tobytes()
+# `triton-sam large`
+
+BARN = (1510, 905, 1700, 1300)
+
+
+@pytest.fixture
+def plain(tmp_path, monkeypatch):
+    monkeypatch.setattr(large, "SamTritonClient", ColourServer)
+    return write_tiff(tmp_path / "image.tif", draw([BARN, SHED]))
+
+
+def corners(document: dict, number: int = 0) -> list[float]:
+    points = np.array([point for ring in document["features"][number]["geometry"]["coordinates"][0] for point in ring])
+    return [*points.min(axis=0), *points.max(axis=0)]
+
+
+def test_a_click_prints_geojson_in_pixels(plain, capsys):
+    assert call(f"large {plain} --point 1600,1000") == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert corners(document) == pytest.approx(BARN, abs=0.5)  # the tolerance of outlines
+    assert "crs" not in document
+    assert printed.err.splitlines()[-1] == "1 object"
+
+
+def test_a_map_answers_in_its_coordinates(plain, tmp_path):
+    place, out = write_tiff(tmp_path / "map.tif", draw([BARN, SHED]), extratags=PLACE), tmp_path / "house.geojson"
+    for prompt in ("--map --box 500750,5399340,500860,5399560", "--point 1600,1000"):
+        assert call(f"large {place} {prompt} --out {out} -q") == 0
+        document = json.loads(out.read_text())
+        assert document["crs"]["properties"]["name"].endswith("32633")
+        assert corners(document) == pytest.approx([500755, 5399350, 500850, 5399547.5], abs=0.25)
+
+
+def test_everything_and_the_overlay(plain, tmp_path):
+    out, picture = tmp_path / "all.geojson", tmp_path / "all.png"
+    assert call(f"large {plain} --everything --tile 512 --overlap 100 --out {out} --overlay {picture} -q") == 0
+    document = json.loads(out.read_text())
+    found = sorted(corners(document, number) for number in range(2))
+    assert found == [pytest.approx(SHED, abs=0.5), pytest.approx(BARN, abs=0.5)]
+    with Image.open(picture) as shown:
+        pixels = np.asarray(shown.convert("RGB")).astype(int)
+    colored = np.ptp(pixels, axis=2) > 20  # the image itself is grey
+    assert 0.02 < colored.mean() < 0.06  # the house covers 3.5 % of the part around both objects
+
+
+def test_an_object_at_the_border_of_the_view_is_named(plain, capsys):
+    assert call(f"large {plain} --point 1600,1000 --view 1550,950,1650,1050") == 0
+    assert "reaches the border of the part: give --view" in capsys.readouterr().err
+
+
+def test_an_image_at_a_url(plain, capsys):
+    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("upath")
+    storage = fsspec.filesystem("memory")
+    storage.pipe("/slides/slide.tif", plain.read_bytes())
+    assert call(f"large {plain} --point 1600,1000 -q") == 0
+    local = capsys.readouterr().out
+    assert call("large memory://slides/slide.tif --point 1600,1000 -q") == 0
+    assert capsys.readouterr().out == local
+    assert call("large memory://slides/slide.tif --precompute") == 1
+    assert "give --embeddings DIR" in capsys.readouterr().err
+    storage.rm("/slides", recursive=True)

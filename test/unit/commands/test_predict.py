@@ -1,6 +1,5 @@
 """`predict`: images by patterns and URLs, the logits of an earlier call, and words."""
 
-import argparse
 import json
 import re
 
@@ -12,11 +11,10 @@ from support.file_server import Server
 
 from triton_sam.client.concepts import FoundInstances
 from triton_sam.client.server_models import ServerModels
-from triton_sam.commands import _server, predict
-from triton_sam.commands._predict_files import Source, read_logits, read_sources
+from triton_sam.commands import _server
+from triton_sam.commands._predict_files import read_logits, read_sources
 from triton_sam.concepts.instances import Instance
 from triton_sam.errors import ConfigurationError, ImageError, PromptError
-from triton_sam.masks.segment import Segment
 
 
 @pytest.fixture
@@ -131,12 +129,6 @@ def test_example_masks_of_another_image(client, image, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "the example masks have 40 x 30 pixels, and the image that they belong to has 64 x 48" in said
     assert len(client.calls) == 1
-
-
-def test_an_empty_mask_has_no_box_in_the_table(capsys):
-    empty = Segment(np.zeros((4, 4), bool), 0.25, None)
-    predict._print_table(argparse.Namespace(all_candidates=False), [(Source("x.jpg", b""), [empty])])
-    assert capsys.readouterr().out == "object 0: score 0.250, 0 pixels, box -\n"
 
 
 def test_logits_are_read_as_float32(tmp_path):

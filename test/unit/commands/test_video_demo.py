@@ -120,9 +120,3 @@ def test_evaluate_on_clips(client, tmp_path, capsys):
     assert document["settings"]["prompt"] == "box"
     assert list(document["datasets"][0]["videos"]) == ["clip 0", "clip 1"]
     assert all(list(prompt) == ["box"] for video in client.opened for prompt in video.prompts)
-
-
-def test_interrupted_evaluation_shows_the_results_so_far(client, capsys):
-    client.breaks_at = 3
-    assert call("evaluate --dataset clips --count 2 -q") == 130
-    assert capsys.readouterr().out.startswith("clips (partial)")

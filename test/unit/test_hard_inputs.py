@@ -4,12 +4,11 @@ import asyncio
 import logging
 import re
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 from support.hard_inputs import FOLDER, IMAGES, LARGE, SMALL
 
 from triton_sam.annotate.large_sources import Tiling, read_large_source
@@ -59,12 +58,6 @@ def check(hard, pixels, expected=None):
     height, width = np.asarray(pixels).shape[:2]
     assert (width, height) == hard.size
     np.testing.assert_allclose(corners(pixels), expected or hard.quarters, atol=hard.tolerance)
-
-
-def test_the_files_are_those_of_the_table():
-    files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
-    assert {name.partition("/")[0] for name in files} == {*ROWS, *LARGE}
-    assert sum((FOLDER / name).stat().st_size for name in files) < 300_000
 
 
 @by_name
@@ -169,30 +162,6 @@ def test_napari_sends_the_same_between_the_limits(name):
     finite = values[np.isfinite(values)]
     source = Source([values], limits=(float(finite.min()), float(finite.max())))
     np.testing.assert_array_equal(source.pixels(()), np.asarray(open_image(FOLDER / name)))
-
-
-@pytest.mark.parametrize("hard", [each for each in READ if each.reference == "pillow"], ids=lambda hard: hard.name)
-def test_pillow_alone_agrees_where_it_reads_all_bits(hard):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        image = ImageOps.exif_transpose(Image.open(FOLDER / hard.name))
-        if image.mode.startswith("I"):  # it does not stretch
-            values = np.asarray(image).astype(float)
-            image = Image.fromarray(np.rint((values - values.min()) / np.ptp(values) * 255).astype(np.uint8))
-        check(hard, image.convert("RGB"))
-
-
-@pytest.mark.parametrize("hard", [each for each in READ if each.reference == "gdal"], ids=lambda hard: hard.name)
-def test_gdal_agrees_on_deep_values_and_on_pixels_without_data(hard):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-        with rasterio.open(FOLDER / hard.name) as dataset:
-            bands = np.ma.masked_invalid(dataset.read(masked=True)[:3]).astype(float)
-    low, high = bands.min(), bands.max()
-    scaled = (bands - low) / (high - low) * 255
-    shown = 255 - scaled if "white_is_zero" in hard.name else scaled  # GDAL leaves it to its user
-    shown = np.moveaxis(np.rint(shown).filled(0), 0, -1)
-    check(hard, np.repeat(shown, 3, axis=2) if shown.shape[2] == 1 else shown)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from triton_sam.cli import main
 from triton_sam.local_server import installation
 
 TESTS = Path(__file__).parents[1]
-CLIENT_TESTS = ("client", "transport", "inputs", "masks", "_common", "test_properties.py")
 
 A_CLIENT_PROGRAM = """
 import support.elsewhere
@@ -57,24 +56,6 @@ def test_a_program_needs_nothing_of_posix(tmp_path, images):
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1
     assert "nothing answers" in done.stderr or "127.0.0.1:9" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        pytest.param(("client", "_common"), marks=pytest.mark.slow),
-        pytest.param(CLIENT_TESTS, marks=pytest.mark.nightly),
-    ],
-    ids=["quick", "all"],
-)
-def test_the_tests_of_the_clients_pass_without_posix(parts):
-    tests = [TESTS / "unit" / part for part in parts]
-    options = ["-q", "-p", "support.elsewhere", "-p", "pytest_timeout", "-p", "no:cacheprovider"]
-    addopts = "--strict-markers --import-mode=importlib -m 'not slow and not nightly'"  # without those of pytest-xdist
-    options += ["-o", f"addopts={addopts}"]
-    done = run_elsewhere("-m", "pytest", *options, *tests)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-    assert " passed" in done.stdout
 
 
 def test_an_extra_says_where_nvidia_pytriton_has_a_wheel():

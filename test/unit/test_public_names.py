@@ -1,7 +1,6 @@
 """Names that programs import from this package stay where they are; importing it and calling it stay light."""
 
 import importlib
-import inspect
 import json
 import re
 import subprocess
@@ -73,23 +72,6 @@ def test_the_import_loads_nothing_heavy(names):
     assert "numpy" in loaded
     assert {name.partition(".")[0] for name in loaded}.isdisjoint(HEAVY)
     assert ("triton_sam.client.video" in loaded) == ("Video" in names)
-
-
-@pytest.mark.parametrize("name", ["SAM2TritonClient", "AsyncSAM2TritonClient", "SpeculativeSAM2Client"])
-def test_prompts_have_types(name):
-    """Only parameters that are passed on, such as those of everything(), are typed as Any."""
-    client = getattr(triton_sam, name)
-    found = 0
-    for method in (getattr(client, each) for each in dir(client) if not each.startswith("_")):
-        for parameter in inspect.signature(method).parameters.values() if callable(method) else ():
-            annotation = str(parameter.annotation)
-            if parameter.name in ("point_coords", "point_labels", "box", "mask_input"):
-                found += 1
-                assert annotation == "PromptArray", (method, parameter)
-            elif parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
-                assert parameter.annotation is not parameter.empty, (method, parameter)
-                assert "Any" not in annotation, (method, parameter)
-    assert found >= 8
 
 
 # A click, a frame of a video, and a setup pass few functions

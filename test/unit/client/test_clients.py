@@ -190,20 +190,6 @@ def test_all_requests_of_a_call_share_one_timeout(without_session, kind):
     assert click > second
 
 
-def test_many_tasks_of_one_event_loop_get_their_own_answers(server):
-    """Unlike in a lane of the speculative client, no call replaces another one."""
-
-    async def main():
-        async with AsyncSAM2TritonClient(server.url) as client:
-            await client.set_image(PIXELS)
-            return await asyncio.gather(*(client.segment([[x, 20]], logits=True) for x in range(1, 21)))
-
-    with SAM2TritonClient(server.url) as client:
-        client.set_image(PIXELS)
-        for x, (found,) in enumerate(asyncio.run(main()), 1):
-            np.testing.assert_array_equal(found.logits, client.segment([[x, 20]], logits=True)[0].logits)
-
-
 def test_the_masks_that_a_server_makes_and_cleans_are_those_that_a_client_makes_and_cleans(server, kind):
     boxes, cleanup = [[8, 8, 30, 30], [20, 20, 60, 40]], Cleanup(max_hole_area=9, clip_to_box=True)
     with Face(kind, server) as it, SAM2TritonClient(server.url) as other:

@@ -292,7 +292,7 @@ def test_a_server_without_the_models_says_so_before_it_encodes() -> None:
         assert server.encodes == []
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"objects": [{}]}', b'{"objects": 3}'])
+@pytest.mark.parametrize("content", [b"{", b'{"objects": [{}]}'])
 def test_an_answer_that_is_not_as_agreed(server, client, content: bytes) -> None:
     server.altered = lambda model, tensors, *rest: ({**tensors, "result_json": text(content)}, *rest)
     with pytest.raises(InferenceError, match=r"^sam3 answered in an unknown form: the server .*; update it or this c"):
@@ -329,10 +329,8 @@ def test_example_boxes_of_this_image(server, client) -> None:
     ("query", "inputs", "kind"),
     [
         ({}, {"image": image_file()}, PromptError),
-        ({"text": "x" * 21}, {"image": image_file()}, PromptError),
         ({"boxes": [300, 0, 400, 9]}, {"image": image_file()}, PromptError),
         ({"text": "cat"}, {}, InputError),
-        ({"text": "cat"}, {"image": image_file(), "image_id": b"x"}, InputError),
         ({"text": "cat"}, {"image": image_file(), "output_format": b"rle"}, InputError),
         ({"text": "cat"}, {"image": b"no image"}, ImageError),
         ({"text": "cat"}, {"image_id": b"\xff\xfe"}, UnknownImageError),
@@ -344,7 +342,6 @@ def test_a_mistake_is_one_error_and_costs_no_search(server, query, inputs, kind)
     assert isinstance(reply.error, kind)
     assert "\n" not in str(reply.error)
     assert (server.calls, reply.counts["failures"]) == ([], 1)
-    assert "text" not in query or len(query["text"]) < 20 or server.encodes == []
 
 
 def test_a_family_without_words() -> None:

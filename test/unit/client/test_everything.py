@@ -4,17 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 from support.rectangles import found_mask
 
-from triton_sam.client.everything import last_of, search, see_by_clicks
 from triton_sam.everything import parts
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.parts import Found
 from triton_sam.everything.search import drop_small_regions
 from triton_sam.families import get_family
-from triton_sam.masks import best_of
 from triton_sam.masks.boxes import suppressed
 
 amg = pytest.importorskip("sam2.utils.amg")
@@ -85,65 +82,6 @@ def test_cut_off_masks_equal_the_official_ones():
     official = amg.is_box_near_crop_edge(torch.tensor(boxes), list(crop), [0, 0, *whole]).tolist()
     assert [parts.is_cut_off(tuple(box), crop, whole) for box in boxes.tolist()] == official
     assert 20 < sum(official) < 280
-
-
-class Discs:
-    """A client that sees discs. A click in one returns it thrice; elsewhere, it returns noise with a low score."""
-
-    def __init__(self, places, radius=6):
-        self.family = get_family("sam2")
-        self.places, self.radius = np.array(places, float), radius
-        self.clicks = 0
-
-    def encode(self, image):
-        return image.size
-
-    def search(self, parameters, progress):
-        def see(part):
-            return see_by_clicks(part, self.family, self.predict)
-
-        return last_of(search(self.encode, see, IMAGE, parameters), progress)
-
-    def predict(self, points, labels, box=None, mask_input=None, multimask_output=False, image=None):
-        assert labels is None  # all are foreground
-        self.clicks += len(points)
-        y, x = np.mgrid[:256, :256] + 0.5
-        scale = 256 / np.array(image)
-        logits, scores = [], []
-        for (point,) in points:
-            distances = np.hypot(*(self.places - point).T)
-            near = int(distances.argmin())
-            x0, y0 = self.places[near] * scale
-            hit = distances[near] <= self.radius
-            disc = self.radius * scale[0] - np.hypot(x - x0, y - y0)
-            logits.append(np.stack([200 * disc.astype(np.float32)] * (3 if multimask_output else 1)))
-            scores.append([0.9 if hit else 0.1] * (3 if multimask_output else 1))
-        return np.stack(logits), np.array(scores, np.float32)
-
-
-PLACES = [(20, 20), (60, 30), (30, 70), (80, 80)]
-IMAGE = Image.new("RGB", (100, 100))
-
-
-def test_every_object_is_found_once():
-    told = []
-
-    def progress(step):
-        told.append((step.done, step.total, [each.box for each in step.masks()]))
-
-    found = Discs(PLACES).search(Parameters(16), progress)
-    assert sorted((round(x), round(y)) for x, y in map(middle, found.objects)) == sorted(PLACES)
-    assert found.decodes == 256
-    assert found.candidates == 768
-    assert found.dropped["pred_iou_thresh"] + found.dropped["box_nms_thresh"] == 764
-    assert told[-1] == (256, 256, [each.box for each in found.masks])
-    assert all(each.stability_score >= 0.95 and each.crop_box == (0, 0, 100, 100) for each in found.objects)
-    assert [each.object_index for each in best_of(found.objects)] == [0, 1, 2, 3]
-
-
-def middle(each):
-    x1, y1, x2, y2 = each.box
-    return (x1 + x2) / 2, (y1 + y2) / 2
 
 
 def test_small_regions_are_removed_as_the_official_generator_does_it():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,7 +17,7 @@ from support import strategies  # noqa: F401 - chooses the profile of hypothesis
 
 from triton_sam.client.dispatcher import Dispatcher, Work
 from triton_sam.client.lanes import Job, Lanes, State
-from triton_sam.transport.threads import Threads, pause
+from triton_sam.transport.threads import Threads
 
 NAMES = ("a", "b", "c")
 
@@ -194,30 +193,6 @@ TestLanes = LanesMachine.TestCase
 TestLanes.settings = settings(max_examples=60, stateful_step_count=25)
 
 
-def test_lanes_take_turns_for_the_places():
-    lanes = Lanes(total=2)
-    jobs = {name: Job(name, name[0], None) for name in ("a1", "b1", "c1", "d1", "a2", "d2", "b2")}
-
-    def ask(*names):
-        lanes.submit([jobs[name] for name in names])
-        sent.extend(job.id for job in lanes.start().start)
-
-    def answer(name):
-        step = lanes.finish(jobs[name], State.COMPLETED)
-        assert step is not None
-        sent.extend(job.id for job in step.start)
-
-    sent = []
-    ask("a1", "b1", "c1", "d1")
-    assert sent == ["a1", "b1"]
-    ask("a2")  # it has had its turn: behind those that wait
-    answer("a1")
-    ask("d2", "b2")  # d1 is replaced, its turn is kept
-    for name in ("b1", "c1", "d2"):
-        answer(name)
-    assert sent == ["a1", "b1", "c1", "d2", "a2", "b2"]
-
-
 def test_an_answer_makes_the_older_requests_of_its_lane_pointless():
     """Said once more without chance: the machine above seldom has two requests of one lane on the wire."""
     lanes = Lanes(per_lane=2)
@@ -253,13 +228,3 @@ def test_a_prediction_that_is_cancelled_before_it_was_sent_is_not_sent(threads):
     assert dispatcher.sent == 1
     threads.submit(lambda: None).result(30)
     assert not called.is_set()
-
-
-def test_closing_cancels_the_predictions_that_run_and_those_that_wait(threads):
-    dispatcher = Dispatcher(threads, Lanes(total=1))
-    jobs = [dispatcher.submit([Work(lambda: pause(60))], lane)[0] for lane in ("first", "second")]
-    dispatcher.start()
-    dispatcher.close()
-    for job in jobs:
-        with pytest.raises(CancelledError):
-            job.work.future.result(30)

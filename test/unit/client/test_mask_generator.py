@@ -116,14 +116,6 @@ def test_the_client_is_one_of_the_family():
         SAM2AutomaticMaskGenerator(other)
 
 
-def test_generate_takes_the_kind_of_masks_as_sam_hqs_generator_does():
-    client = FakeClient("samhq")
-    generator = SamAutomaticMaskGenerator(client)
-    generator.generate("image.jpg")
-    generator.generate("image.jpg", multimask_output=False)
-    assert [parameters.multimask_output for _, parameters in client.asked] == [True, False]
-
-
 @pytest.mark.parametrize(
     ("family", "kind"), [("mobilesam", SamAutomaticMaskGenerator), ("sam2", SAM2AutomaticMaskGenerator)]
 )

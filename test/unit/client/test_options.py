@@ -19,7 +19,6 @@ from triton_sam import (
     queue_multiple_requests,
 )
 from triton_sam.client.session_image import RemoteImage, SessionImage
-from triton_sam.client.video.frames import VideoOptions
 from triton_sam.client.video.words import FoundObject as FoundInVideo
 from triton_sam.everything.parts import FoundObject
 from triton_sam.inputs.embeddings import ImageEmbeddings
@@ -142,14 +141,6 @@ def test_a_wrong_value_is_a_configuration_error(client, message):
     for value in values:
         with pytest.raises(ConfigurationError, match=message):
             client(**{"url": "localhost:8000", name: value})
-
-
-def test_further_numbers_are_checked_too_and_those_of_numpy_are_taken():
-    with pytest.raises(ConfigurationError, match="max_in_flight must be a whole number, not '2'"):
-        SpeculativeSAM2Client("localhost:8000", max_in_flight="2")
-    with pytest.raises(ConfigurationError, match="every must be a whole number, not '5'"):
-        VideoOptions(every="5")
-    SAM2TritonClient("localhost:8000", timeout=np.float32(5), retries=np.int64(1)).close()
 
 
 @pytest.mark.parametrize("client", ALL_CLIENTS)

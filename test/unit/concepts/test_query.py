@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from triton_sam.concepts.instances import Instance, choose, instance_mask, scores_of, sigmoid, to_pixels
+from triton_sam.concepts.instances import choose, instance_mask, scores_of, sigmoid, to_pixels
 from triton_sam.concepts.query import MAX_EXAMPLES, MAX_TEXTS, check_parameters, check_query, read_query
 from triton_sam.errors import PromptError
 from triton_sam.masks.rle import mask_to_rle
@@ -113,12 +113,6 @@ def test_large_logits_do_not_overflow_and_probabilities_are_resized():
     logits = np.float32([[-100, 1]])  # the middle: probability 0.37, logit -49.5
     assert instance_mask(logits, (3, 1), 0.3).tolist() == [[False, True, True]]
     assert instance_mask(logits, (3, 1), 0.5).tolist() == [[False, False, True]]
-
-
-def test_an_instance_tells_its_label():
-    instance = Instance(np.ones((2, 3), bool), 0.5, None, 0, 1, (0, 0, 3, 2), label="dog")
-    assert repr(instance) == "Instance('dog', 3x2, 6 px, box=(0, 0, 3, 2), score=0.50)"
-    assert (instance.label, instance.found_box, instance.candidate) == ("dog", (0, 0, 3, 2), 1)
 
 
 @pytest.mark.export

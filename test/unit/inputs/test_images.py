@@ -158,17 +158,12 @@ CLOSED.close()
         (b"", "0 bytes"),
         (b"<html>no pixels</html>", "not an image"),
         ("no/such/file.jpg", "there is no image at"),
-        (".", "folder"),
-        ("a" * 300, "cannot be read: File name too long"),
         (3, "int"),
-        (None, "NoneType"),
         (np.zeros((4, 4, 2), np.uint8), r"\(4, 4, 2\)"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (np.zeros((4, 4, 3), np.float32), "float32"),
-        (np.full((2, 2), np.nan), "float64"),
         (Image.fromarray(np.full((2, 2), np.nan, np.float32)), "no finite pixel value"),
         (io.StringIO("text"), "mode 'rb'"),
-        ("file://server/image.png", "another machine"),
         ("file://[x/a.jpg", r"^file://\[x/a.jpg is not a valid URL: write file:///path/of/the/file$"),
     ],
 )
@@ -204,12 +199,6 @@ def test_arrays_and_pillow_images_are_encoded_without_loss(mode):
     array = {"RGB": noise[:, :, :3], "L": noise[:, :, 0], "RGBA": noise, "I;16": noise[:, :, 0].astype(np.uint16) * 9}
     for source in (array[mode], Image.fromarray(array[mode])):
         np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
-
-
-def test_what_cannot_be_sent(tmp_path):
-    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3, "a" * 300):
-        with pytest.raises(ImageError):
-            image_bytes(wrong)
 
 
 def test_each_family_has_its_own_value_range_and_padding():
@@ -307,11 +296,6 @@ def test_only_who_names_the_format_opens_it(opener):
     with pytest.raises(ImageError, match="not an image"):  # as in session models
         open_image(HEIC, FORMATS)
     assert open_image(HEIC, (*FORMATS, HEIF)).size == (8, 6)
-
-
-def test_other_damaged_files_need_no_extra(without):
-    with pytest.raises(ImageError, match="not an image"):
-        open_image(b"\x00\x00\x00\x18ftypwxyz" + bytes(64))
 
 
 # Frames of a video as tensors

@@ -15,7 +15,7 @@ from support.conditions import wait_until
 from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
-from triton_sam.errors import ConfigurationError, PromptError, VideoError
+from triton_sam.errors import PromptError, VideoError
 from triton_sam.integrations import cvat
 from triton_sam.integrations.cvat import Tracker
 from triton_sam.masks import mask_to_box
@@ -109,15 +109,6 @@ def test_each_frame_is_tracked_once_for_all_its_objects(tracker, server):
     assert server.tracked == [1, 2, 3]
 
 
-def test_objects_of_one_frame_may_be_followed_one_after_the_other(tracker, server, expected):
-    drawn, boxed = begin(tracker)
-    first = [follow(tracker, [drawn], index) for index in range(1, COUNT)]
-    second = [follow(tracker, [boxed], index) for index in range(1, COUNT)]
-    for index, shapes in enumerate(zip(first, second, strict=True), 1):
-        assert is_equal([each for [each] in shapes], expected[index]), index
-    assert server.tracked == list(range(1, COUNT))
-
-
 def test_an_object_cannot_leave_the_frames_of_the_others(tracker):
     drawn, boxed = begin(tracker)
     for index in (1, 2, 3):
@@ -125,16 +116,6 @@ def test_an_object_cannot_leave_the_frames_of_the_others(tracker):
     with pytest.raises(VideoError, match="draw the object again, alone"):
         follow(tracker, [boxed], 9)
     follow(tracker, [boxed], 1)
-
-
-def test_an_object_drawn_later_has_a_session_of_its_own(tracker, server):
-    first = begin(tracker)
-    follow(tracker, first, 1)
-    second = begin(tracker, 1)
-    assert first[0].session is not second[0].session
-    assert second[0].session is second[1].session
-    follow(tracker, [*first, *second], 2)
-    assert len(server.sessions) == 2
 
 
 def test_sessions_end_with_their_states(tracker, server):
@@ -174,13 +155,3 @@ def test_words_become_shapes_under_labels_of_their_own():
     assert words._client.asked == [["dog", "cat"], {"limit": 3, "threshold": 0.6}]
     context.conv_mask_to_poly = True
     assert [(label, kind) for label, kind, _ in words.detect(context, None)] == [(1, "polygon")]
-
-
-def test_create():
-    assert set(cvat.create("tracker", url="localhost:1").spec.supported_shape_types) == {"mask", "polygon", "rectangle"}
-    with pytest.raises(ConfigurationError, match="a tracker takes no parameters"):
-        cvat.create("tracker", points_per_side=4)
-    with pytest.raises(ConfigurationError, match="choose"):
-        cvat.create("guess")
-    with pytest.raises(ConfigurationError, match="say which words"):
-        cvat.create("words", words=" , ")

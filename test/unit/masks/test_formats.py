@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -16,48 +15,6 @@ from triton_sam.masks import Segment, to_supervision
 from triton_sam.masks.segment import FORMATS, find_format, formats_of
 from triton_sam.wire import contract
 
-NEW_FORMAT = """
-import json
-import numpy as np
-from triton_sam.masks import Segment
-from triton_sam.masks import segment as formats
-
-def box(segment, tolerance):
-    return list(segment.box)
-
-formats.FORMATS["box"] = formats.Format(
-    "box", media_type="application/x-box", meaning="x1, y1, x2, y2", value=list[int], encode=box
-)
-
-from triton_sam.inputs.prompts import check_prompts
-from triton_sam.families import get_family
-from triton_sam.sessions.image.messages import write_masks
-from triton_sam.sessions.image.messages import read_request
-from triton_sam.wire import contract
-from triton_sam.wire.pair import ModelPair, Prediction
-
-segment = Segment(np.ones((2, 3), bool), 0.5, None)
-print(segment.encode("box").decode())
-
-tensors = {"image_id": np.array([b"a"], object), "output_format": np.array([b"box"], object)}
-request = read_request(tensors)
-prompts = check_prompts([[1, 1]], None, None, None, image_size=(3, 2), mask_size=256)
-prediction = Prediction(np.ones((1, 1, 256, 256), np.float32), np.ones((1, 1), np.float32), prompts)
-print(write_masks(ModelPair(get_family("sam2")), prediction, request)["encoded_masks"].item().decode())
-
-try:
-    import fastapi
-except ImportError:
-    raise SystemExit("without the service")
-from triton_sam.service import answers, schemas
-form, as_file = answers.choose_format("box", "*/*")
-request = schemas.SegmentRequest(points=[[1, 1]], format="box")
-answer = schemas.SegmentAnswer(image="a", model="sam2", width=3, height=2, masks=[], milliseconds=0)
-(mask,) = json.loads(answers.write_answer(answer, [segment], form, request, 0.0))["masks"]
-print(mask["box"], "box" in json.dumps(schemas.SegmentRequest.model_json_schema()))
-"""
-
-
 DAMAGED = (b"no JSON", b"[]", b'{"size": [2, 2], "counts": "x"}')
 IMAGE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
 OBJECT = Segment(mask((31, 10, 50, 11), (30, 11, 50, 20), size=(40, 60)), 0.75, None, object_index=2, candidate=1)
@@ -66,15 +23,6 @@ NOTHING = Segment(mask(size=(40, 60)), 0.1, None)
 
 def segment(index=0, candidate=0, score=0.5):
     return Segment(mask((1, 2, 4 + index, 5), size=(6, 8)), score, None, index, candidate)
-
-
-def test_a_new_format_is_offered_at_every_interface():
-    command = [sys.executable, "-c", NEW_FORMAT]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode in (0, 1), done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[:2] == ["[0,0,3,2]", "[0,0,3,2]"]
-    assert lines[2:] == ["[0, 0, 3, 2] True"] or "without the service" in done.stderr
 
 
 def test_interfaces():

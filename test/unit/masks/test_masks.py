@@ -162,16 +162,12 @@ def test_the_box_of_rle_needs_no_pixels():
     [
         {"size": [2, 2], "counts": [3]},
         {"size": [2, 2], "counts": [5, -1]},
-        {"size": [2, 2], "counts": "zzz"},
         {"size": [2, 2], "counts": "o" * 30},
         {"size": [2, 2], "counts": "é"},
-        {"size": [2], "counts": "4"},
-        {"size": [2, 2], "counts": None},
         {"size": [2, 2], "counts": [2**62] * 4 + [4]},
         {"size": [2, 2], "counts": ("P" * 11 + "8") * 3 + "0" * 61 + "T" + "P" * 10 + "H"},
         {"size": [10**7, 10**7], "counts": [10**14]},
         {"size": [0, 2**70], "counts": []},
-        {"counts": "4"},
     ],
 )
 def test_damaged_rle_is_refused(damaged):
@@ -221,17 +217,6 @@ def test_segment(tmp_path):
     assert drawn[20, 40].tolist() == pytest.approx([value / 2 for value in PALETTE[1]], abs=1)
     empty = Segment(np.zeros((4, 4), np.bool_), 0.0, np.zeros((2, 2), np.float32))
     assert (empty.area, empty.box, empty.object_index, empty.candidate) == (0, None, 0, 0)
-
-
-def test_a_segment_is_drawn_in_the_colour_of_its_object():
-    image = Image.new("RGB", (80, 60), (40, 40, 40))
-    segment = Segment(SQUARE, 0.5, None)
-    assert segment.overlay(image) == segment.overlay(image, PALETTE[0], 0.5, outline=True)
-    assert segment.overlay(image) != segment.overlay(image, outline=False)
-    assert segment.overlay(image) != segment.overlay(image, (1, 2, 3))
-    assert segment.overlay(image) != segment.overlay(image, alpha=0.9)
-    later = Segment(SQUARE, 0.5, None, object_index=len(PALETTE) + 2)
-    assert later.overlay(image) == segment.overlay(image, PALETTE[2])
 
 
 def test_the_best_candidate_of_each_object_in_the_order_of_objects():

@@ -14,7 +14,7 @@ from triton_sam.errors import ImageError, InputError
 from triton_sam.families import get_family
 from triton_sam.inputs.images import encoder_input
 from triton_sam.sessions.encoder_front.pixels import from_jpeg, from_raw
-from triton_sam.wire.encoder_front import PIXEL_MODES, FrontOptions, front_inputs, front_parameters, read_options
+from triton_sam.wire.encoder_front import FrontOptions, read_options
 
 SIDE = 64
 BYTES = np.random.default_rng(0).integers(0, 256, (2, 3, SIDE, SIDE), dtype=np.uint8)
@@ -207,13 +207,6 @@ def test_both_inputs_or_none_are_refused(front, triton):
     assert triton.calls == []
 
 
-def test_a_traced_call_is_answered_before_execute_returns(front, triton):
-    request = Request(["image_embed"], {"image": image()}, trace="00-abc")
-    front.execute([request])
-    assert request.is_answered
-    assert triton.calls[0].trace is request.trace()
-
-
 @pytest.mark.parametrize(
     ("front", "parameters", "memory", "dtype"),
     [
@@ -226,26 +219,3 @@ def test_a_traced_call_is_answered_before_execute_returns(front, triton):
 def test_embeddings_stay_on_the_gpu_unless_they_are_converted(front, triton, parameters, memory, dtype):
     assert asked(front, parameters, image=image()).answer().tensors["image_embed"].dtype == dtype
     assert [(call.memory, call.wanted) for call in triton.calls] == [(memory, ("image_embeddings",))]
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes"), [("sam1", [("valid_size", "INT32", (2,))]), ("sam2", [])], ids=["sam1", "sam2"]
-)
-def test_the_contract_of_the_inputs(name, sizes):
-    family = get_family(name)
-    raw, jpeg, *others = front_inputs(family, (-1, 3, 512, 768))
-    (spec,) = family.encoder.inputs
-    assert (raw.name, raw.dtype, raw.shape, raw.optional) == (spec.name, spec.dtype, (-1, 3, 512, 768), True)
-    assert raw.heading == "Exactly one of these two."
-    assert (jpeg.name, jpeg.dtype, jpeg.shape, jpeg.optional) == ("jpeg_image", "BYTES", (1, 1), True)
-    assert "768 x 768" in str(jpeg)
-    assert [(each.name, each.dtype, each.shape) for each in others] == sizes
-    assert all(each.optional and "width, height" in str(each) for each in others)
-
-
-def test_the_contract_of_the_parameters():
-    family, encoder, pixels = front_parameters(get_family("sam2"), "mine_encoder", "unit")
-    assert (family.name, family.value) == ("family", "SAM2")
-    assert (encoder.name, encoder.value) == ("alias_of", "mine_encoder")
-    assert (pixels.name, pixels.value) == ("pixels", "unit")
-    assert f"{', '.join(PIXEL_MODES[:-1])} or {PIXEL_MODES[-1]}." in pixels.meaning

@@ -13,7 +13,7 @@ from support.fuzzing import EmptyModels, session, text
 from support.session_requests import colored
 
 from triton_sam import ImageError
-from triton_sam.errors import ConfigurationError, InferenceError
+from triton_sam.errors import ConfigurationError
 from triton_sam.families import get_family
 from triton_sam.families.concepts import CONCEPT_ENCODER
 from triton_sam.families.tables import ENCODER
@@ -45,15 +45,6 @@ class SlowEncoder(EmptyModels):
             self.encoding -= 1
             self.encoded += 1
         return super().encode(inputs)
-
-
-class BrokenEncoder(EmptyModels):
-    """Networks whose encoder fails."""
-
-    objects_at_a_time = 64
-
-    def encode(self, inputs):
-        raise InferenceError("the encoder failed")
 
 
 def test_two_images_are_encoded_at_a_time_and_clicks_do_not_wait_for_them():
@@ -93,16 +84,6 @@ def test_parts_of_a_search_take_the_same_places():
         for job in jobs:
             job.result(60)
     assert models.most == PARALLEL_ENCODES
-
-
-@pytest.mark.timeout(600)  # a place that is kept lets the last request wait for ever
-@pytest.mark.parametrize("models", [BrokenEncoder(), SlowEncoder()])
-def test_an_encode_that_fails_gives_its_place_back(models):
-    """The encoder fails, or the file is not an image."""
-    model = session(models, limit=1 << 30)
-    for number in range(SESSIONS):
-        content = colored(number) if isinstance(models, BrokenEncoder) else b"no image %d" % number
-        assert model.answer({"image": text(content)}).error is not None
 
 
 def test_an_image_larger_than_the_cache_is_refused_and_evicts_nothing():
@@ -165,25 +146,6 @@ def test_equal_files_searched_for_words_at_a_time_are_encoded_once_also_for_clic
     assert images[0] is images[1] is images[2]
     assert model.answer({"image": text(content)}).error is None
     assert encoded == [ENCODER, CONCEPT_ENCODER]
-
-
-def test_work_is_done_once_for_each_key(waiting):
-    store, gate, calls = ImageStore(None, 10, None, "weights"), threading.Event(), []
-
-    def work(key):
-        calls.append(key)
-        gate.wait(PATIENCE)
-        return key * 2
-
-    with ThreadPoolExecutor(6) as pool:
-        jobs = {key: [pool.submit(store.once, key, lambda key=key: work(key)) for _ in range(3)] for key in "ab"}
-        assert all(waiting.acquire(timeout=PATIENCE) for _ in range(4))
-        gate.set()
-        assert {key: [job.result() for job in of_key] for key, of_key in jobs.items()} == {
-            "a": ["aa"] * 3,
-            "b": ["bb"] * 3,
-        }
-    assert sorted(calls) == ["a", "b"]
 
 
 def test_a_flight_is_shared_also_when_it_fails(waiting):
@@ -309,14 +271,6 @@ def test_a_decode_that_never_fits_keeps_half_of_the_images_and_the_limit(server,
     assert server.click(objects, image=IMAGES - 1).error is None
 
 
-def test_an_encode_that_never_fits_keeps_half_of_the_images_and_the_limit(server):
-    server.models.encoder_fits = lambda: False
-    for number in range(20):
-        assert "Failed to allocate memory" in str(server.upload(100 + number).error)
-        assert server.click(1, image=IMAGES - 1).error is None
-    assert server.state == (IMAGES // 2, IMAGES * NBYTES)
-
-
 def test_a_decode_evicts_no_image_that_it_needs(server):
     """Evicting the only image would free nothing, because the running request holds it."""
     while len(server.cache) > 1:
@@ -339,15 +293,6 @@ def test_where_eviction_helps_the_limit_stays_lower(server):
     server.ids[0] = server.upload(219).tensors["image_id"]
     assert server.click(1).error is None
     assert server.state == (room - 2, (room - 2) * NBYTES)
-
-
-def test_memory_for_a_single_image_is_enough(server):
-    while len(server.cache) > 1:
-        server.cache.remove_oldest()
-    server.models.encoder_fits = lambda: len(server.cache) == 0
-    for number in range(3):
-        assert server.upload(100 + number).error is None
-    assert server.state == (1, NBYTES)
 
 
 def test_a_lower_limit_can_be_lowered_again(server):

@@ -110,17 +110,3 @@ def test_a_bad_clean_up_is_refused(form, cleanup, message):
     reply = session().answer({**inputs, "output_format": text(form), "cleanup": text(cleanup)})
     assert isinstance(reply.error, InputError)
     assert message in str(reply.error)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ({"points": {}}, "prompt_json: points must be a list of [x, y], not an object"),
-        ({"multimask": 1.5}, "prompt_json: multimask must be true or false, not a number"),
-        ({"image_id": True}, "prompt_json: image_id must be text, not true"),
-        (None, 'prompt_json must be an object such as {"points": [[x, y]]}, not null'),
-    ],
-)
-def test_wrong_kinds_of_values_are_told_in_words_of_json(prompt, message):
-    reply = session().answer({"prompt_json": text(json.dumps(prompt).encode())})
-    assert json.loads(reply.tensors["result_json"][0])["error"]["message"] == message

@@ -1,24 +1,18 @@
 """How the session model behaves towards Triton, in ways that no client sees. test_session_model tests its answers."""
 
-import ast
-import importlib.util
 import json
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.fuzzing import GOOD_B64, EmptyModels, image_file
-from support.pb_utils import Request, Tensor, Triton, arguments
+from support.pb_utils import Request, Triton, arguments
 
-from triton_sam._common.bundle import bundled
 from triton_sam.client.session_image import text
 from triton_sam.errors import InferenceError
 from triton_sam.families import get_family
-from triton_sam.sessions.tasks import Reports, Task, Waiting, place_in, waiting
+from triton_sam.sessions.tasks import Reports, Task, Waiting, waiting
 from triton_sam.wire import contract
 
 ENTRY = "image.triton_model"
@@ -228,43 +222,6 @@ def test_a_second_answer_that_lacks_an_output_is_an_error():
         call(("masks", "iou"), ("iou",))
 
 
-def test_tensors_reach_a_model_as_they_do_through_shared_memory():
-    texts = Tensor("texts", np.array(["é", b"\xff\x00"], object))
-    assert texts.as_numpy().tolist() == ["é".encode(), b"\xff\x00"]
-    assert Tensor.from_dlpack("other", Tensor("one", np.ones(2))).name() == "other"
-    triton = Triton(lambda *_: {})
-    with pytest.raises(triton.module.TritonModelException, match="string"):
-        Tensor.from_dlpack("other", texts)
-    with pytest.raises(triton.module.TritonModelException, match="GPU"):
-        Tensor.of("masks", np.ones(2), memory="gpu").as_numpy()
-
-
-def test_the_stand_in_has_what_the_programs_take_from_the_module():
-    taken = {
-        node.attr
-        for file in bundled("triton_sam").glob("sessions/**/*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "pb_utils"
-    }
-    assert len(taken) > 10
-    assert taken <= set(vars(Triton(lambda *_: {}).module))
-
-
-def test_the_stand_in_has_the_constants_of_the_module_of_triton():
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None or spec.origin is None:
-        pytest.skip("pytriton is not installed")
-    file = Path(spec.origin).parent / "tritonserver/backends/python/triton_python_backend_utils.py"
-    ours, names = vars(Triton(lambda *_: {}).module), []
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in ours:
-            names.append(node.targets[0].id)
-            assert ours[names[-1]] == ast.literal_eval(node.value)
-        if isinstance(node, ast.FunctionDef) and node.name in ours:
-            names.append(node.name)
-    assert sorted(names) == ["TRITONSERVER_RESPONSE_COMPLETE_FINAL", "get_input_tensor_by_name"]
-
-
 # Which times of a request count as waiting, and when they are reported
 
 KIND = "click"
@@ -317,25 +274,3 @@ def test_work_that_fails_leaves_nobody_waiting(arrived, numbers):
     wait_until(lambda: numbers[-1] == 1)
     refused.release()
     wait_until(lambda: numbers[-1] == 0)
-
-
-def test_requests_wait_for_a_place_and_only_those(arrived, numbers):
-    places, gate = threading.BoundedSemaphore(2), threading.Event()
-
-    def serve():
-        with arrived(), place_in(places):
-            assert gate.wait(60)
-
-    def serve_unmeasured():
-        with place_in(places):
-            pass
-
-    with ThreadPoolExecutor(6) as threads:
-        served = [threads.submit(serve) for _ in range(5)]
-        wait_until(lambda: numbers[-1] == 3)
-        served.append(threads.submit(serve_unmeasured))
-        gate.set()
-    for each in served:
-        each.result()
-    wait_until(lambda: numbers[-1] == 0)
-    assert max(numbers) <= 5

@@ -64,13 +64,6 @@ def test_without_logits_the_later_object_wins():
     assert np.array_equal(mixed == 1, one.mask)
 
 
-def test_label_map_needs_masks_of_one_size():
-    with pytest.raises(InputError, match="one size"):
-        label_map({1: disc(1, 1), 2: replace(NOTHING, mask=np.zeros((2, 2), bool))})
-    with pytest.raises(InputError, match="one size"):
-        label_map({})
-
-
 def test_records_round_trip(tmp_path):
     path = tmp_path / "masks.jsonl"
     written = [

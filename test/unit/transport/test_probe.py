@@ -1,6 +1,5 @@
 """What listens where Triton was expected to speak another protocol."""
 
-import asyncio
 import concurrent.futures
 import contextlib
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from support.socket_server import Server, response
 
-from triton_sam import AsyncSAM2TritonClient, SAM2TritonClient
+from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import InferenceError, ServerUnreachableError
@@ -83,13 +82,6 @@ def test_nothing_is_said_of_an_address_that_nobody_uses(scheme):
     assert probe.hint(parse_url(f"{scheme}://127.0.0.1:9")) == ""
 
 
-def test_doctor_says_it_of_an_error_too(address, capsys):
-    place = address("/metrics", "/v2/health/ready", text="# HELP nv_gpu_utilization\n")
-    assert main(["doctor", "--url", place]) == 1
-    assert f"MISSING server               http://{place} does not answer" in (out := capsys.readouterr().out)
-    assert f"; {place} is the port of metrics" in out
-
-
 def test_the_command_line_says_it_once(address, capsys):
     place = address("/metrics", text="# HELP nv_gpu_utilization\n", post="405 Not Allowed")
     with pytest.raises(InferenceError, match="not that of metrics") as caught, SAM2TritonClient(place) as client:
@@ -115,10 +107,3 @@ def test_python_is_told_of_http_at_the_port_of_grpc(grpc_port):
     said = f"http://{grpc_port} does not answer in HTTP: give .*, and write grpc:// before the latter"
     with SAM2TritonClient(grpc_port, retries=0) as client, pytest.raises(ServerUnreachableError, match=said):
         client.set_image(IMAGE)
-
-    async def ask():
-        async with AsyncSAM2TritonClient(grpc_port, retries=0) as client:
-            await client.set_image(IMAGE)
-
-    with pytest.raises(ServerUnreachableError, match=said):
-        asyncio.run(ask())

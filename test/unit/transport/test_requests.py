@@ -23,11 +23,8 @@ def test_header_names_are_lower_case_for_grpc_alone():
     ("headers", "words"),
     [
         ({"a": 5}, "headers must be a mapping of names to texts; the value of 'a' is not a string"),
-        ({"a": b"secret"}, "the value of 'a' is not a string"),
         ({5: "secret"}, "headers must be a mapping of names to texts; the name 5 is not a string"),
         (5, "headers must be a mapping of names to texts, not int"),
-        ("secret", "headers must be a mapping of names to texts, not str"),
-        ([("a", "secret")], "headers must be a mapping of names to texts, not list"),
     ],
 )
 def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers, words):

@@ -76,13 +76,6 @@ def test_losing_sessions_and_frames_again_and_again_changes_no_mask(server, undi
     assert server.sessions == {}
 
 
-@pytest.mark.parametrize("cache", [1, 1000])
-def test_a_server_that_keeps_no_frames_gives_the_same_masks(undisturbed, cache):
-    with VideoServer(cache=cache) as server, open_video(server, FRAMES, snapshot_every=4, ahead=2) as video:
-        assert story(video) == undisturbed[0]
-        assert video.restored == 0
-
-
 def test_a_lost_session_is_logged_once(server, caplog):
     with open_video(server, FRAMES) as video:
         for _ in range(3):

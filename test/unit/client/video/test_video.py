@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from support.conditions import settled, wait_until
 from support.in_process import refusal
-from support.video_server import VideoServer, open_video, unreachable
+from support.video_server import VideoServer, open_video
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
-from triton_sam.client.video.frames import look_ahead
 from triton_sam.errors import (
     ConfigurationError,
     InferenceError,
     PromptError,
     ServerBusyError,
-    ServerUnreachableError,
     VideoError,
 )
 from triton_sam.wire import video as wire
@@ -145,20 +143,6 @@ def test_a_source_that_waits_for_its_next_frame_can_be_cancelled(server):
         release.set()
 
 
-@pytest.mark.parametrize("ahead", [0, 3])
-def test_the_reader_never_runs_further_ahead_than_it_may(ahead):
-    read = []
-
-    def prepare(index, sends):
-        read.append(index)
-        return True
-
-    indexes = look_ahead(iter(range(20)), prepare, ahead, concurrent.futures.Future())
-    for index in indexes:
-        wait_until(lambda: len(read) == min(index + ahead + 1, 20))  # noqa: B023 - called at once
-        assert settled(lambda: len(read)) == min(index + ahead + 1, 20) if index == 3 else True
-
-
 def test_every_nth_frame_is_a_video_of_fewer_frames(server):
     with (
         VideoServer() as thinned,
@@ -235,44 +219,6 @@ def test_both_clients_wait_for_a_busy_server_if_they_should(server, kind):
     assert server.operations() == ["start_session"] * 4 + ["close_session"]
 
 
-@pytest.mark.slow
-def test_the_memory_of_the_client_stays_flat(server):
-    def endless():
-        while True:
-            yield FRAMES[0]
-
-    with open_video(server, endless(), snapshot_every=4, ahead=2) as video:
-        video.add(0, 1, points=[[1, 1]])
-        for frame, _ in video.propagate():
-            kept = len(video._frames._read), len(video._flows._journal), len(video._flows._known)
-            if frame == 400:
-                break
-        assert kept[0] <= 4 + 4 + 1
-        assert kept[1] < 4
-        assert kept[2] <= 256
-
-
-def test_the_error_of_an_unreachable_server_is_the_error_of_open(server, face):
-    def fail(number):
-        raise unreachable()
-
-    server.before = fail
-    with pytest.raises(ServerUnreachableError):
-        face(server, FRAMES)
-
-
-def test_errors_of_the_source_come_through(server):
-    with pytest.raises(VideoError, match="there is no video at nowhere"):
-        open_video(server, "nowhere.mp4")
-    with open_video(server, [*FRAMES[:3], np.zeros((10, 10, 3), np.uint8)]) as video:
-        video.add(0, 1, points=[[1, 1]])
-        with pytest.raises(VideoError, match=r"frame 3 of the list has 10 x 10 pixels, but the first .* 64 x 48"):
-            list(video.propagate())
-        assert len(server.tracked) == 3
-        video.reset()
-        assert video.object_ids == []
-
-
 # Calls with bad arguments: one clear line each, no request, and the session lives on
 
 BAD_PROMPTS = {
@@ -317,14 +263,6 @@ def test_bad_calls_are_clear_errors(server):
     with pytest.raises(VideoError, match="the list is empty"):
         open_video(server, [])
     assert server.sessions == {}
-
-
-def test_a_prompt_beyond_the_end_of_a_stream_is_an_error(server):
-    with (
-        open_video(server, iter(FRAMES[:5])) as video,
-        pytest.raises(PromptError, match="no frame 9: the video"),
-    ):
-        video.add(9, 1, points=[[1, 1]])
 
 
 def test_a_closed_video_begins_no_other_session(server):

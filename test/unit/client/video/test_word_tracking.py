@@ -97,34 +97,6 @@ def test_a_range_of_frames_and_an_object_from_a_click(video: Video) -> None:
     assert shown[0][1][9].label == ""
 
 
-def test_clicks_correct_what_words_found(video: Video) -> None:
-    followed(Finder(), video)
-    unchanged = dict(video.propagate(start=4, count=1))
-    video.add(3, 1, points=[[1, 1]], labels=[0])
-    after = dict(video.propagate(start=4, count=1))
-    assert (after[4][1].logits != unchanged[4][1].logits).any()
-
-
-def test_a_lost_session_changes_nothing(video: Video, transport: VideoTransport) -> None:
-    expected = followed(Finder(), video)
-    finder = Finder()
-    video.reset()
-    detect = finder._detect
-
-    def lose(*asked: Any) -> Detections:
-        if len(finder.asked) in (3, 6):
-            transport._model.sessions._sessions.clear()
-        return detect(*asked)
-
-    finder._detect = lose  # type: ignore[method-assign]
-    found = followed(finder, video)
-    assert video.restored == 2
-    for (_, one), (_, other) in zip(expected, found, strict=True):
-        assert one.keys() == other.keys()
-        for object_id, segment in one.items():
-            np.testing.assert_array_equal(segment.logits, other[object_id].logits)
-
-
 def test_cancelling_ends_the_search(video: Video) -> None:
     finder, seen = Finder(), []
     for frame, _ in track_words(finder, video, "bus", rules=RULES):

@@ -5,7 +5,6 @@ import pytest
 
 from triton_sam.errors import ImageError
 from triton_sam.integrations.napari.layers import Board, Patch, patch_of
-from triton_sam.integrations.napari.requests import _line
 from triton_sam.integrations.napari.sources import Prompt, Source, collect, differences
 
 GREY = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
@@ -136,15 +135,3 @@ def test_a_patch_is_the_part_with_the_object():
     whole[patch.place] = patch.mask
     assert (whole == mask).all()
     assert patch_of(np.zeros((3, 3), bool)) is None
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (RuntimeError("chunk 3\n  is lost"), "the layer cannot be read: chunk 3 is lost"),
-        (KeyError(), "the layer cannot be read: its reader gives no reason"),
-        (ImageError("convert the layer to uint8"), "convert the layer to uint8"),
-    ],
-)
-def test_errors_of_the_readers_of_layers_are_one_line(error, line):
-    assert _line(error) == line

@@ -143,17 +143,6 @@ def test_32_sessions_do_not_meet(server):
     server.start()
 
 
-def test_idle_sessions_are_closed():
-    server = Server(idle_seconds=0.05, sessions=2)
-    old = server.start()
-    wait_until(lambda: server.model.close_idle().counts["sessions_expired"])
-    refused(UnknownSessionError, "no video session", old.add_frames, 0)
-    for _ in range(2):
-        server.start()
-    wait_until(lambda: len(server.model.sessions) == 0 or server.model.close_idle() is None)
-    server.start()
-
-
 @pytest.mark.parametrize("frames", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_many_frames_take_no_more_memory(server, frames):
     session = server.start()
@@ -307,15 +296,6 @@ def test_bad_arguments_are_one_error_each(server, words):
         refused(kind, words, server.ask, operation, session.id, **{**GOOD.get(operation, {}), **step, **changed})
     session.click(0)
     assert len(session.track([0, 1])) == 2  # the session lives on
-
-
-def test_arguments_that_do_not_fit_each_other(server):
-    session = server.start(num_frames=9)
-    session.add_frames(0)
-    ask, name, prompt = server.ask, session.id, {"frame_index": 0, "object_id": 1, "box": [1, 1, 5, 5], "step": 1}
-    refused(PromptError, "a box comes before", ask, "add_prompt", name, clear_old_points=False, **prompt)
-    refused(PromptError, "label -2", ask, "add_prompt", name, points=[[1, 1]], labels=[-2], **prompt)
-    refused(PromptError, "no object 1", ask, "remove_object", name, object_id=1, step=1)
 
 
 def test_bad_tensors_are_one_error_each(server):

@@ -280,12 +280,6 @@ def mask(*corner):
     return array
 
 
-def test_one_object(both):
-    both.points(0, points=[[3, 4]], labels=[1])
-    both.propagate()
-    assert both.compared == FRAMES + 1
-
-
 @pytest.mark.parametrize("num_frames", [2, 5, 16, 17])
 def test_short_videos(monkeypatch, num_frames):
     both = Both(monkeypatch, num_frames)
@@ -325,13 +319,6 @@ def test_only_the_closest_prompted_frames_count(monkeypatch, prompted):
     both.propagate(39, reverse=True)
     both.points(17, points=[[9, 9]], labels=[0], clear=False)
     both.propagate(15, 10)
-
-
-def test_both_directions(both):
-    both.points(20, points=[[3, 4]], labels=[1])
-    both.propagate()
-    both.propagate(reverse=True)
-    both.propagate(10, 5)
 
 
 def test_a_correction_in_the_middle(both):

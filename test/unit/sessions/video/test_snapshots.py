@@ -231,15 +231,6 @@ def test_prompts_come_before_confirmed_frames(server, session):
     assert list(tracker.objects[1].prompted) == kept
 
 
-def test_a_correction_is_not_replaced_by_a_confirmed_output(server, session):
-    session.click(1, 1, points=((9, 2),))
-    known = memory_of(server, session, 1)
-    corrected = known.new_tracked[1]
-    session.do("update_memories", frame_index=1, confirmed=[1])
-    session.track([2])
-    assert known.tracked[1] is corrected
-
-
 def test_a_session_is_restored_between_a_frame_and_its_update(server, session):
     snapshot = server.ask("get_snapshot", session.id)["snapshot"]
     session.do("update_memories", frame_index=1, absent=[2], confirmed=[1])
@@ -261,10 +252,3 @@ def test_a_frame_that_was_never_tracked_has_no_memories_to_update(server, sessio
     session.add_frames(3)
     session.do("propagate", frame_index=3, first=True, remember=False)
     session.do("update_memories", frame_index=3)  # all objects have a prompt there, which is no error
-
-
-@pytest.mark.parametrize("wrong", [3, "1", [1.5], [True], {"1": 1}])
-def test_ids_that_are_none(server, session, wrong):
-    step = session.step + 1
-    ask, name = server.ask, session.id
-    refused(InputError, "absent must be a list", ask, "update_memories", name, frame_index=1, absent=wrong, step=step)

@@ -181,10 +181,3 @@ def test_idle_sessions_are_swept(triton):
         wait_until(lambda: len(made._model.sessions) == 0)
     finally:
         made.finalize()
-
-
-def test_wrong_parameters_are_refused(triton):
-    module = triton.load(ENTRY)
-    for name, value in {"image_size": "0", "threads": "two", "cache_bytes": "1"}.items():
-        with pytest.raises(triton.module.TritonModelException, match=name):
-            module.TritonPythonModel().initialize(arguments(**{name: value}))

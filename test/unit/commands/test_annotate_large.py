@@ -19,7 +19,7 @@ from PIL import Image
 from support.annotated import files_of, lines_of
 from support.commands import call
 from support.conditions import wait_until
-from support.large_images import PLACE, ColourServer, draw, write_tiff, write_zarr
+from support.large_images import PLACE, ColourClient, ColourServer, draw, write_tiff, write_zarr
 
 from triton_sam.annotate import job
 from triton_sam.annotate.folder import SHARD_SIZE
@@ -207,9 +207,22 @@ def test_geopackages_hold_the_objects_of_geojson(slides, tmp_path):
 BARN = (1510, 905, 1700, 1300)
 
 
+class FakeClient(ColourClient):
+    """Stands for SamTritonClient."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 @pytest.fixture
 def plain(tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "SamTritonClient", ColourServer)
+    monkeypatch.setattr(large, "SamTritonClient", FakeClient)
     return write_tiff(tmp_path / "image.tif", draw([BARN, SHED]))
 
 

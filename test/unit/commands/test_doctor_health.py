@@ -69,6 +69,19 @@ def test_too_little_is_a_note_that_says_what_to_do(findings, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (subprocess.TimeoutExpired("nvidia-smi", 10), "nvidia-smi does not answer within 10 s: no GPU"),
+        (PermissionError(13, "Permission denied"), "nvidia-smi cannot be run (Permission denied): no GPU"),
+    ],
+)
+def test_a_tool_that_does_not_answer_is_told_in_plain_words(monkeypatch, error, text):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(doctor.subprocess, "run", Mock(side_effect=error))
+    assert doctor._tool("GPU", ["nvidia-smi", "-L"], "no GPU").text == text
+
+
+@pytest.mark.parametrize(
     ("family", "has_session_model", "use"),
     [
         ("edgetam", False, "for videos only"),

@@ -17,7 +17,7 @@ from support.materials import WALLPAPERS, write_materials, write_packages
 if not hasattr(torch.optim, "Muon"):
     pytest.skip("torch older than 2.9", allow_module_level=True)
 
-from tools.demo_model import collect_materials, photos, runs, teacher, tracking, train_images, train_memory
+from tools.demo_model import collect_materials, network, runs, tracking, train_images, train_memory, write_data_set
 from tools.demo_model.materials import read_manifest
 from triton_sam._common.bundle import checkout
 from triton_sam.evaluation.datasets import open_folder
@@ -43,13 +43,15 @@ def test_no_photograph_that_measures_the_model_is_collected_for_training(monkeyp
     root = tmp_path / "root"
     (root / "skimage").mkdir(parents=True)
     (root / "skimage/data").symlink_to(Path(skimage.__file__).parent / "data")
-    names = {Path(photo.file).name for photo in photos.read_list()} | {"coins.png", "cell.png"}
+    names = {Path(photo.file).name for photo in write_data_set.read_list()} | {"coins.png", "cell.png"}
     assert not names & collect_materials._ONLY["scikit-image"]
     monkeypatch.setattr(collect_materials, "_ONLY", {})  # as if every photograph of scikit-image were allowed
-    kept = {material.sha256 for material in collect_materials.collect(tmp_path / "out", [root], photos.hashes())}
+    kept = {
+        material.sha256 for material in collect_materials.collect(tmp_path / "out", [root], write_data_set.hashes())
+    }
     every = {material.sha256 for material in collect_materials.collect(tmp_path / "all", [root])}
-    assert every - kept == photos.hashes() & every
-    assert len(photos.hashes() & every) >= 4
+    assert every - kept == write_data_set.hashes() & every
+    assert len(write_data_set.hashes() & every) >= 4
 
 
 @pytest.mark.parametrize("kind", ["photos", "composites"])
@@ -73,11 +75,11 @@ def one_thread():
 
 
 def test_two_steps_of_both_trainings(one_thread, tmp_path, monkeypatch):
-    small_teacher = teacher.Teacher(None, "micro", random_seed=3)
+    small_teacher = network.Teacher(None, "micro", random_seed=3)
     monkeypatch.setattr(train_images, "Teacher", lambda _path: small_teacher)
     monkeypatch.setattr(train_memory, "_measurer", lambda _model: lambda _measured: 0.5)
     torch.manual_seed(0)
-    model = EXPORTER.build(runs.CONFIG, teacher.SIDE)
+    model = EXPORTER.build(runs.CONFIG, network.SIDE)
     init, out = tmp_path / "init.pt", tmp_path / "out"
     runs.write({"model": runs.half(model.state_dict())}, init)
     arguments = [

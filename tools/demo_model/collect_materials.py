@@ -5,8 +5,8 @@
   for f in *.deb; do dpkg -x "$f" unpacked; done
   tools/demo_model/collect_materials.py --root unpacked --out runs/materials
 
-Missing packages are left out: each adds variety, and none is required. The photographs of photos.py, on which models
-are evaluated, are never collected.
+Missing packages are left out: each adds variety, and none is required. The photographs of write_data_set.py, on
+which models are evaluated, are never collected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.demo_model.materials import Material, Pixels, write_manifest
-from tools.demo_model.photos import hashes
+from tools.demo_model.write_data_set import hashes
 from triton_sam._common.files import atomic_path
 from triton_sam.commands._options import run_script
 from triton_sam.errors import ConfigurationError

@@ -1,23 +1,139 @@
 """The images for training from a teacher: parts of photographs, and views of composites and drawn scenes.
 
-They contain no held-out materials or scenes.
+They contain no held-out materials or scenes. A GPU trains on a hundred images per second, faster than they can be read
+or drawn. Other processes therefore draw each image once, into files that are shared with the run, which copies them to
+its device.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
+import cv2
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from tools.demo_model.composites import generate_composite
 from tools.demo_model.examples import Example, augment, example_from_scene, resize_example, spread, training_seed
 from tools.demo_model.materials import Materials
-from tools.demo_model.pools import Arrays, Pool
-from tools.demo_model.teacher import SIDE, Teacher
+from tools.demo_model.network import SIDE, Teacher
+from triton_sam.errors import ConfigurationError
 from triton_sam.scenes.scenes import generate_scene
+
+_CHUNK = 12  # examples of a task
+_EMBEDDED = 8  # images that the teacher embeds at a time
+
+Arrays = Mapping[str, NDArray[np.uint8]]
+"""The arrays of an example, by name."""
+Draw = Callable[[Path, int], Arrays]
+"""A function (folder of the materials, number) that returns the arrays of an example. Processes import it by name."""
+Embed = Callable[[Tensor], Tensor]
+"""A function that converts images, uint8 (B, S, S, 3), to embeddings (B, C, h, w) on the same device."""
+
+
+class Pool:
+    """Examples on a device, and embeddings of their images.
+
+    Args:
+        shapes: the shape of each array of an example; all are uint8.
+    """
+
+    def __init__(
+        self, folder: Path, draw: Draw, shapes: Mapping[str, tuple[int, ...]], count: int, device: str
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._draw, self._device, self._count = draw, device, count
+        self._paths = {name: str(folder / f"{name}.npy") for name in shapes}
+        self._files = {
+            name: np.lib.format.open_memmap(path, "w+", np.uint8, (count, *shapes[name]))  # type: ignore[no-untyped-call]
+            for name, path in self._paths.items()
+        }
+        try:
+            self.tensors = {
+                name: torch.empty((count, *shape), dtype=torch.uint8, device=device) for name, shape in shapes.items()
+            }
+        except RuntimeError as error:  # includes torch.OutOfMemoryError
+            raise ConfigurationError(f"{count} images do not fit into the memory of {device}: draw fewer") from error
+        self.embeddings = torch.empty(0, device=device)
+        self._tasks: dict[Future[None], range] = {}
+
+    def start(self, executor: Executor, materials: Path) -> None:
+        """Draw the examples in the processes of an executor."""
+        for first in range(0, self._count, _CHUNK):
+            numbers = range(first, min(first + _CHUNK, self._count))
+            self._tasks[executor.submit(_draw_chunk, self._draw, materials, self._paths, numbers)] = numbers
+
+    def take(self, embed: Embed | None) -> None:
+        """Wait for the examples, copy them to the device and embed their images.
+
+        Args:
+            embed: embeds images; None: nothing is embedded.
+        """
+        for task, numbers in self._tasks.items():
+            self._copy(task, slice(numbers.start, numbers.stop))
+            if embed is not None:
+                self._embed(embed, numbers)
+        self._tasks.clear()
+
+    def _copy(self, task: Future[None], part: slice) -> None:
+        try:
+            task.result()
+        except BrokenProcessPool as error:
+            raise ConfigurationError(
+                "a process that draws images was ended: is there enough memory, and enough room on the disk?"
+            ) from error
+        for name, tensor in self.tensors.items():
+            tensor[part] = torch.from_numpy(np.array(self._files[name][part])).to(self._device)
+
+    def _embed(self, embed: Embed, numbers: range) -> None:
+        for first in range(numbers.start, numbers.stop, _EMBEDDED):
+            part = slice(first, min(first + _EMBEDDED, numbers.stop))
+            found = embed(self.tensors["image"][part])
+            if len(self.embeddings) == 0:
+                self.embeddings = found.new_empty((self._count, *found.shape[1:]), dtype=torch.float16)
+            self.embeddings[part] = found.half()
+
+    def draw(self, rng: np.random.Generator, count: int) -> Tensor:
+        """Return the numbers of `count` random examples, int64 (count,)."""
+        return torch.from_numpy(rng.integers(self._count, size=count)).to(self._device)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield an executor of `count` processes that draw with one thread each. At the end, it cancels waiting tasks."""
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches this process, but the run ends it
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+
+
+def _draw_chunk(draw: Draw, materials: Path, paths: Mapping[str, str], numbers: range) -> None:
+    """Draw examples into the files."""
+    files = {name: np.load(path, mmap_mode="r+") for name, path in paths.items()}
+    for number in numbers:
+        for name, array in draw(materials, number).items():
+            files[name][number] = array
+
 
 LABEL_SIDE = SIDE // 2
 """Side in pixels of the label maps of scenes, whose images have `teacher.SIDE`."""

@@ -1,4 +1,12 @@
-"""The targets of prompts as tensors: the teacher's masks of photographs, and the regions of scenes."""
+"""Simulated prompts, their targets, and the losses of SAM on low-resolution logits.
+
+Prompts are tensor operations: clicks and boxes for thousands of regions per second on a GPU. Their coordinates are x
+and y in pixels of the frame. Targets are the teacher's masks of photographs and the regions of scenes. They are soft:
+each is the share of a low-resolution cell that the object covers, so that the model learns outlines with subcell
+precision. Sources of the losses: Lin et al., "Focal Loss" (2017); Milletari et al., "V-Net" (2016) for the dice loss;
+Kirillov et al., "Segment Anything" (2023), appendix A, and Ravi et al., "SAM 2" (2024), appendix D, for the weights and
+for the minimum over the masks.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +19,169 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from tools.demo_model import network
-from tools.demo_model.losses import prompt_loss
-from tools.demo_model.prompts import CELL, click_inside
-from tools.demo_model.teacher import Teacher, adopt_decoder
+from tools.demo_model.network import Prediction, Teacher, adopt_decoder
+
+CELL = 4
+"""Input pixels for each cell of the low-resolution masks, along one axis."""
+
+_CENTRE_SHARE = 0.5  # share of clicks at the centre of a region; the others are anywhere inside it
+_JITTER = 0.05  # standard deviation of a corner as a share of the box's side (SAM: 10 %, at most 20 of 1024 pixels)
+_STEADY_SHARE = 0.3  # boxes without jitter
+_LIMIT = 20 / 1024  # largest movement of a corner, as a share of the frame
+_DEPTHS = 48  # maximum distance from the outline, in cells
+
+
+def click_inside(regions: Tensor, side: int) -> Tensor:
+    """Click into regions: the innermost cell or a random one, and a random pixel in it.
+
+    Args:
+        regions: bool (P, h, w).
+
+    Returns:
+        float32 (P, 2); undefined for empty regions.
+    """
+    count, height, width = regions.shape
+    noise = torch.rand((count, height, width), device=regions.device)
+    depth = _depths(regions)
+    central = torch.rand(count, device=regions.device) < _CENTRE_SHARE
+    worth = torch.where(central[:, None, None], depth + noise, 1 + noise) * regions
+    place = worth.flatten(1).argmax(1)
+    cell = side / width
+    inside = torch.rand((count, 2), device=regions.device).mul(cell).floor()
+    return torch.stack([place % width, torch.div(place, width, rounding_mode="floor")], 1) * cell + inside
+
+
+def _depths(regions: Tensor) -> Tensor:
+    """Return the distance of each cell of a region from the outside, up to `_DEPTHS` cells, (P, h, w)."""
+    left = F.pad(regions.float(), (1, 1, 1, 1))[:, None]
+    depth = torch.zeros_like(left)
+    for _ in range(_DEPTHS):
+        depth += left
+        left = -F.max_pool2d(-left, 3, stride=1, padding=1)
+    return depth[:, 0, 1:-1, 1:-1]
+
+
+def shaken_boxes(regions: Tensor, side: int) -> Tensor:
+    """Return inaccurate boxes of regions.
+
+    Args:
+        regions: bool (P, h, w), not empty.
+
+    Returns:
+        float32 (P, 2, 2), the top left and the bottom right corners.
+    """
+    cell = side / regions.shape[-1]
+    edges = []
+    for axis in (1, 2):  # reducing the rows leaves the columns
+        line = regions.any(axis).float()
+        length = line.shape[1]
+        edges.append((line.argmax(1), length - line.flip(1).argmax(1)))
+    corners = torch.stack([torch.stack(edge, 1) for edge in edges], 2).float() * cell
+    lengths = (corners[:, 1] - corners[:, 0])[:, None]
+    shake = (torch.randn_like(corners) * _JITTER * lengths).clamp(-_LIMIT * side, _LIMIT * side)
+    shake *= torch.rand((len(corners), 1, 1), device=corners.device) >= _STEADY_SHARE
+    return (corners + shake).clamp(0, side)
+
+
+def correction_clicks(masks: Tensor, targets: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """Click into the error of each mask, as in the training of SAM (Kirillov et al., 2023, appendix A).
+
+    Args:
+        masks: bool (P, h, w), the current masks.
+        targets: bool (P, h, w), the true masks.
+
+    Returns:
+        float32 points (P, 2) and float32 labels (P,). Masks without errors get another click inside the object.
+    """
+    missing, surplus = targets & ~masks, masks & ~targets
+    lacking, excess = (error.flatten(1).sum(1) for error in (missing, surplus))
+    wrong = lacking + excess
+    positive = (lacking > torch.rand(len(masks), device=masks.device) * wrong) | (wrong == 0)
+    region = torch.where((wrong == 0)[:, None, None], targets, torch.where(positive[:, None, None], missing, surplus))
+    return click_inside(region, side), positive.float()
+
+
+FOCAL_WEIGHT = 5.0
+"""SAM uses 20. In a short run from scratch, the model would first learn to predict background everywhere."""
+DICE_WEIGHT = 1.0
+OFFSET_WEIGHT = 0.05
+MULTIMASK_WEIGHT_LATER = 0.5
+"""Weight of the multimasks for an unambiguous prompt: several clicks, or a box."""
+
+_ALPHA, _GAMMA = 0.25, 2.0
+
+
+def focal_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Return alpha_t |t - p|^gamma BCE(p, t), averaged over the last two axes of (..., H, W).
+
+    For hard targets (0 or 1) this equals the focal loss of Lin et al.
+    """
+    probability = logits.sigmoid()
+    cross_entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    alpha = _ALPHA * target + (1 - _ALPHA) * (1 - target)
+    return (alpha * (target - probability).abs() ** _GAMMA * cross_entropy).mean((-2, -1))
+
+
+def dice_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Return 1 - (2 sum(pt) + 1) / (sum(p) + sum(t) + 1), with sums over the last two axes of (..., H, W)."""
+    probability = logits.sigmoid()
+    shared = (probability * target).sum((-2, -1))
+    return 1 - (2 * shared + 1) / (probability.sum((-2, -1)) + target.sum((-2, -1)) + 1)
+
+
+def mask_costs(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the weighted sum of focal and dice loss over the last two axes of (..., H, W)."""
+    return FOCAL_WEIGHT * focal_loss(logits, target) + DICE_WEIGHT * dice_loss(logits, target)
+
+
+def mask_iou(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the IoU of logits > 0 and target > 0.5 over the last two axes of (..., H, W), without a gradient.
+
+    The IoU of two empty masks is 1.
+    """
+    with torch.no_grad():
+        predicted, expected = logits > 0, target > 0.5
+        union = (predicted | expected).sum((-2, -1)).float()
+        return torch.where(union > 0, (predicted & expected).sum((-2, -1)) / union.clamp(min=1), torch.ones_like(union))
+
+
+def offset_loss(embedding: Tensor) -> Tensor:
+    """Return the weighted mean square of the offset: the mean of each channel of embeddings (B, C, H, W).
+
+    The trunk has no final normalisation, so a growing offset would hide the image and the position codes.
+    """
+    return OFFSET_WEIGHT * (embedding.mean((0, 2, 3)) ** 2).mean()
+
+
+def prompt_loss(
+    prediction: Prediction, target: Tensor, present: Tensor, ambiguous: Tensor, known: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of one decoder call.
+
+    The single mask is always trained. Of the three multimasks, only the one with the smallest loss gets a gradient,
+    with full weight if the prompt is ambiguous. A prompt without an object trains only the object score.
+
+    Args:
+        target: (P, H, W), the share of each cell that the object covers, 0..1; or (P, 4, H, W), one for each mask.
+        present: (P,), 1 if the prompt points at an object, else 0.
+        ambiguous: bool (P,), True if the prompt is a single click.
+        known: (P,), 0 for an ignored prompt, else 1; None: all count.
+
+    Returns:
+        The loss, a scalar, and the IoU of each mask, (P, 4).
+    """
+    targets = (target if target.ndim == 4 else target[:, None]).expand_as(prediction.logits)
+    known = torch.ones_like(present) if known is None else known
+    per_mask = mask_costs(prediction.logits, targets)
+    iou = mask_iou(prediction.logits, targets)
+    weight = torch.where(ambiguous, 1.0, MULTIMASK_WEIGHT_LATER)
+    mask_loss = per_mask[:, 0] + weight * per_mask[:, 1:].amin(1)
+    score_loss = (prediction.iou - iou).abs().mean(1)
+    object_loss = F.binary_cross_entropy_with_logits(prediction.present, present, known, reduction="sum")
+    counted = present * known
+    loss = ((mask_loss + score_loss) * counted).sum() / counted.sum().clamp(min=1)
+    return loss + object_loss / known.sum().clamp(min=1), iou
+
 
 _TRIES = 3  # points per required prompt, because the teacher is not confident at every point
 _TRUSTED = 0.75  # minimum score of the teacher's masks

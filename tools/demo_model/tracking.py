@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from tools.demo_model.losses import mask_costs, mask_iou
+from tools.demo_model.targets import mask_costs, mask_iou
 from triton_sam.scenes.clip import FRAMES
 
 _TRAINED = ("memory_attention.", "memory_encoder.", "obj_ptr_proj.", "obj_ptr_tpos_proj.")

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.maintain import document_commands
+from tools.maintain import documents
 from tools.maintain.documents import HISTORY, MADE, Checkout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,7 +252,7 @@ def errors(checkout: Checkout) -> Iterator[str]:
 CHECKS: tuple[Callable[[Checkout], Iterator[str]], ...] = (
     *(links, files, navigation, tables, documents_in_code, modules, names, tests),
     *(claims, repository, continuous_integration, deployment, errors),
-    *document_commands.CHECKS,
+    *documents.CHECKS,
 )
 
 

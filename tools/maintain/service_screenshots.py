@@ -22,7 +22,6 @@ from triton_sam.masks import intersection_over_union, rle_to_mask
 VIEWS: tuple[tuple[str, tuple[int, int], Literal["dark", "light"]], ...] = (
     ("page-dark.webp", (1280, 800), "dark"),
     ("page-light.webp", (1280, 800), "light"),
-    ("page-phone.webp", (390, 844), "dark"),
 )
 POINTS = {"ball": (178, 189, 2), "rectangle": (553, 159, 1), "ring": (402, 354, 5)}
 """Name: x and y on test/images/shapes.jpg, and the object's number in shapes_labels.png."""

@@ -17,11 +17,10 @@ from support.session_requests import serve
 
 from triton_sam._common.bundle import bundled
 from triton_sam._common.extras import find_package
+from triton_sam.benchmark.results import table
 from triton_sam.benchmark.run import begin, measure
 from triton_sam.benchmark.settings import SECTIONS, BenchmarkSettings
-from triton_sam.benchmark.table import table
-from triton_sam.benchmark.target import Target
-from triton_sam.benchmark.weights import find_weights, make_weights
+from triton_sam.benchmark.target import Target, find_weights, make_weights
 from triton_sam.cli import main
 from triton_sam.commands.benchmark import _write
 

@@ -33,8 +33,7 @@ SECONDS = 300.0 if FULL else 12.0
 def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton):
     """docs/evidence/soak.md has the thresholds."""
     from tools.lab.overload import measure_overload
-    from triton_sam.benchmark.results import Results
-    from triton_sam.benchmark.table import table
+    from triton_sam.benchmark.results import Results, table
     from triton_sam.benchmark.target import Target
 
     image = bundled("test/images") / "coffee.jpg"

@@ -18,8 +18,7 @@ from itertools import islice
 
 from triton_sam._common.bundle import bundled
 from triton_sam.benchmark.machine import Watch
-from triton_sam.benchmark.results import Results, Row, Times
-from triton_sam.benchmark.table import table
+from triton_sam.benchmark.results import Results, Row, Times, table
 from triton_sam.benchmark.target import Point, Target
 from triton_sam.benchmark.throughput import crowd_row
 from triton_sam.benchmark.timing import Crowd, crowd, milliseconds

@@ -1,5 +1,5 @@
 """The measurements of `triton-sam benchmark`.
 
-`stages`, `compare`, `throughput`, `speculative` and `concepts` measure. `results` has rows of one form, which
-`table` and `plot` show. `server_counts` reads the counts and times that a server reports.
+`latency`, `throughput` and `speculative` measure a `target`. `results` has rows of one form and their table, and
+`plot` draws them.
 """

@@ -11,8 +11,7 @@ from typing import Any
 
 from .._common.extras import missing
 from .._common.files import atomic_path
-from .results import Results, Row
-from .table import COLORS, WHO, name_of
+from .results import COLORS, WHO, Results, Row, name_of
 
 try:
     from matplotlib.figure import Figure

@@ -8,18 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from .. import __version__
-from .compare import OPERATIONS, measure_comparison
-from .concepts import measure_words
+from .latency import OPERATIONS, measure_comparison, measure_stages, measure_words
+from .latency import steps as stage_steps
 from .machine import describe_machine
-from .progress import Progress
 from .results import Results
 from .settings import BenchmarkSettings
 from .speculative import measure_speculative
-from .stages import measure_stages
-from .stages import steps as stage_steps
 from .target import Target
 from .throughput import measure_load, measure_throughput
 from .throughput import steps as throughput_steps
+from .timing import Progress
 
 Section = Callable[[Target, BenchmarkSettings, Results, bool, Progress], None]
 

@@ -23,11 +23,10 @@ from ..client.sync import SAM2TritonClient
 from ..inputs.embeddings import ImageEmbeddings
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from .progress import Progress
 from .results import Results, Row, Times
-from .server_counts import decode_counter
 from .settings import BenchmarkSettings
-from .target import Target
+from .target import Target, decode_counter
+from .timing import Progress
 
 POSITIONS, LANES = 50, 20
 LONE_CLICKS = 7

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 
 from ..client.sync import SAM2TritonClient
 from .machine import Watch
-from .progress import Progress
 from .results import Results, Row, Times
 from .settings import MAX_ENCODING, BenchmarkSettings
 from .target import Target
-from .timing import Crowd, crowd, take_turns
+from .timing import Crowd, Progress, crowd, take_turns
 
 MAX_BOX_ROUNDS = 5
 

@@ -35,8 +35,7 @@ from . import _options, _server
 
 if TYPE_CHECKING:
     from ..benchmark.results import Results
-    from ..benchmark.target import Target
-    from ..benchmark.weights import Weights
+    from ..benchmark.target import Target, Weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,8 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. After an interruption or an error, still print and write the finished measurements."""
+    from ..benchmark.results import table
     from ..benchmark.run import begin, measure
-    from ..benchmark.table import table
 
     settings = BenchmarkSettings(
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
@@ -131,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 def _write(results: Results, folder: Path) -> Iterator[Path]:
     """Write the files of a result and yield their paths."""
     from ..benchmark.plot import write_plot
-    from ..benchmark.table import table
+    from ..benchmark.results import table
 
     text = strict_json.dumps(results.to_json(), indent=1) + "\n"
     for name, content in (("result.json", text), ("table.txt", table(results) + "\n")):
@@ -189,7 +188,7 @@ def _urls(given: Sequence[str | None]) -> dict[str, str]:
 
 def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights | None:
     """Return the files of the models; None for a running server without --weights."""
-    from ..benchmark.weights import find_weights, make_weights
+    from ..benchmark.target import find_weights, make_weights
 
     text = args.weights
     if text is None and not args.local:

@@ -226,7 +226,7 @@ def _models(
 
 
 def _exported(args: argparse.Namespace, repository: Path, *, concepts: bool = False) -> Mapping[str, Path]:
-    from ..benchmark.weights import find_weights
+    from ..benchmark.target import find_weights
 
     found = find_weights(args.family, repository, args.name, concepts=concepts)
     if found is None:

@@ -12,13 +12,11 @@ from triton_sam._common.bundle import bundled
 
 pytest.importorskip("psutil")
 
-from triton_sam.benchmark import machine, stages, throughput, timing
-from triton_sam.benchmark.progress import Progress
-from triton_sam.benchmark.results import Results, Row, Times
+from triton_sam.benchmark import latency, machine, throughput, timing
+from triton_sam.benchmark.results import Results, Row, Times, table
 from triton_sam.benchmark.settings import BenchmarkSettings
-from triton_sam.benchmark.table import table
 from triton_sam.benchmark.target import Target
-from triton_sam.benchmark.timing import Crowd, crowd, take_turns
+from triton_sam.benchmark.timing import Crowd, Progress, crowd, take_turns
 
 IMAGE = bundled("test/images") / "coffee.jpg"
 
@@ -136,7 +134,7 @@ def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
     target = Target("sam2", None, {protocol: f"{protocol}s://127.0.0.1:9"}, IMAGE)
     monkeypatch.setattr(target, "client", lambda *_: contextlib.nullcontext(Mock(spec=SAM2TritonClient)))
     results = Results({})
-    with Progress("latency", stages.steps(target), quiet=True) as progress:
-        stages.measure_stages(target, BenchmarkSettings(0.01, ("latency",), least_rounds=1), results, True, progress)
+    with Progress("latency", latency.steps(target), quiet=True) as progress:
+        latency.measure_stages(target, BenchmarkSettings(0.01, ("latency",), least_rounds=1), results, True, progress)
     assert {row.protocol for row in results.rows} == {None, protocol}
     assert results.find("latency", "click", "session", protocol)

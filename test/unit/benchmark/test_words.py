@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("psutil")
 from triton_sam._common.bundle import bundled
-from triton_sam.benchmark import concepts
-from triton_sam.benchmark.progress import Progress
+from triton_sam.benchmark import latency
 from triton_sam.benchmark.results import Results
 from triton_sam.benchmark.settings import BenchmarkSettings
+from triton_sam.benchmark.timing import Progress
 from triton_sam.families import get_family
 
 
@@ -49,7 +49,7 @@ def measured(*, family="sam3", finds=True, weights=None, session=True):
     )  # fmt: skip
     settings = BenchmarkSettings(duration=0.01, sections=("words",), least_rounds=2)
     with Progress("words", 1, quiet=True) as progress:
-        concepts.measure_words(target, settings, results, session, progress)
+        latency.measure_words(target, settings, results, session, progress)
     return results, client
 
 

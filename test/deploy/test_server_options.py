@@ -8,7 +8,7 @@ from support.commands import copy_committed
 
 from triton_sam._common.bundle import bundled, checkout
 from triton_sam.local_server import LocalServer
-from triton_sam.local_server.defaults import CUDA_POOL, METRICS
+from triton_sam.local_server.settings import CUDA_POOL, METRICS
 
 ROOT = checkout()
 

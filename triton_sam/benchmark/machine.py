@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from .._common.extras import missing
-from ..local_server.defaults import has_gpu
+from ..local_server.settings import has_gpu
 
 try:
     import psutil

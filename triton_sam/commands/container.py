@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. On success it never returns: the process becomes the supervisor of tritonserver."""
     from ..local_server.contained import become_supervisor
-    from ..local_server.older_repository import complete
+    from ..local_server.serve import complete
 
     program = shutil.which("tritonserver")
     if program is None:

@@ -2,7 +2,7 @@
 
 `launcher` starts a server, `installation` prepares the Triton of the nvidia-pytriton wheel, and
 `backends/onnxruntime` is its backend for ONNX. `supervisor` is the parent of every tritonserver, including those in
-containers (`contained`): it restarts Triton after a crash (`stubs`) or on request (`control`). `defaults` has the
+containers (`contained`): it restarts Triton after a crash (`stubs`) or on request (`control`). `settings` has the
 options of every deployment.
 """
 

@@ -17,12 +17,12 @@ from triton_sam.local_server.closed import (
     LINKS,
     closed_options,
     hide_key,
+    make_run_directory,
     open_options,
     shared_memory_options,
     shm_prefix,
 )
-from triton_sam.local_server.defaults import completion_options, server_options, thread_options, values_of
-from triton_sam.local_server.plain_names import make_run_directory
+from triton_sam.local_server.settings import completion_options, server_options, thread_options, values_of
 from triton_sam.repository.folder import RepositoryModel
 
 GRACE_SECONDS = 35.0

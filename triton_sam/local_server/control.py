@@ -18,9 +18,8 @@ from typing import Any
 from triton_sam.errors import LocalServerError, RepositoryError, ServerTimeoutError
 from triton_sam.local_server.closed import link_models, unlink_model
 from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FAMILY, is_held
-from triton_sam.local_server.load_errors import explain
 from triton_sam.local_server.output import read_from, size_of
-from triton_sam.local_server.probe import Probe, failed_models
+from triton_sam.local_server.probe import Probe, explain, failed_models
 from triton_sam.local_server.process import read_state
 from triton_sam.repository.hashes import damaged_models
 from triton_sam.repository.selection import select_models

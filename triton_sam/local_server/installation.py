@@ -15,7 +15,7 @@ from triton_sam._common import onnx_session, reports, strict_json
 from triton_sam._common.extras import find_package, install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
 from triton_sam.local_server import stub_path
-from triton_sam.local_server.plain_names import PlainNames
+from triton_sam.local_server.closed import PlainNames
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 OWN_BACKENDS = Path(__file__).resolve().parent / "backends"

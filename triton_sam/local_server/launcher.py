@@ -13,15 +13,19 @@ from types import TracebackType
 from typing import Any
 
 from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
-from triton_sam.local_server.closed import LINKS, closed_options, open_options, shared_memory_options, shm_prefix
-from triton_sam.local_server.defaults import completion_options, has_gpu, server_options
+from triton_sam.local_server.closed import (
+    LINKS,
+    closed_options,
+    make_run_directory,
+    open_options,
+    shared_memory_options,
+    shm_prefix,
+)
 from triton_sam.local_server.installation import Triton, prepare_triton
-from triton_sam.local_server.load_errors import explain
-from triton_sam.local_server.plain_names import make_run_directory
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
-from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
+from triton_sam.local_server.probe import Probe, ServedModel, explain, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
-from triton_sam.local_server.settings import ServerSettings
+from triton_sam.local_server.settings import ServerSettings, completion_options, has_gpu, server_options
 from triton_sam.repository.folder import RepositoryModel
 from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE

@@ -1,4 +1,7 @@
-"""Run the local server in the foreground until Ctrl-C, for `triton-sam serve`."""
+"""Run the local server in the foreground until Ctrl-C, for `triton-sam serve`.
+
+Before a server reads the model repository of an earlier version, `complete()` adds its missing files.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,34 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from triton_sam._common.signals import ends_by_interrupt, signals_ignored
+from triton_sam.errors import MissingDependencyError
 from triton_sam.local_server.launcher import LocalServer
-from triton_sam.local_server.older_repository import complete
 from triton_sam.local_server.ports import hosts_for_others, reachable_host, resolve_host
 from triton_sam.local_server.probe import last_errors
 from triton_sam.repository.folder import unguarded_graphs
+from triton_sam.sessions.configs import complete_repository
+
+
+def complete(repository: Path) -> None:
+    """Write the missing files of an older repository, and print their models to stderr.
+
+    A read-only repository, as in a container, is served unchanged, and one line of advice is printed.
+    """
+    if not repository.is_dir():
+        return
+    try:
+        written = complete_repository(repository)
+    except (OSError, MissingDependencyError) as error:
+        print(
+            f"triton-sam: {repository} lacks files, and they cannot be written here ({error}): "
+            f"run `triton-sam doctor --fix --model-repository DIR` where it can be written",
+            file=sys.stderr,
+        )
+        return
+    if written:
+        names = ", ".join(sorted({path.relative_to(repository).parts[0] for path in written}))
+        print(f"triton-sam: {repository} lacked files of {names}; they are written", file=sys.stderr)
+
 
 STATUS_AFTER_OWN_DEATH = 1
 

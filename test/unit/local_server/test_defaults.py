@@ -11,9 +11,9 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import LocalServerError
-from triton_sam.local_server import defaults, plain_names, ports, stub_path
-from triton_sam.local_server.closed import closed_options, hide_key
-from triton_sam.local_server.defaults import (
+from triton_sam.local_server import closed, ports, settings, stub_path
+from triton_sam.local_server.closed import PlainNames, closed_options, hide_key, is_plain, make_run_directory
+from triton_sam.local_server.settings import (
     CUDA_POOL,
     LOAD_THREADS,
     NO_COMPLETION,
@@ -25,7 +25,6 @@ from triton_sam.local_server.defaults import (
     thread_options,
     values_of,
 )
-from triton_sam.local_server.plain_names import PlainNames, is_plain, make_run_directory
 from triton_sam.repository.config import parse_config
 from triton_sam.repository.folder import RepositoryModel
 from triton_sam.repository.selection import select_models
@@ -84,13 +83,13 @@ def test_metrics_of_the_user_replace_ours():
 
 def test_models_load_one_after_the_other_on_a_gpu_and_share_their_threads_on_a_cpu(monkeypatch):
     shared = "--backend-config=onnxruntime,enable-global-threadpool="
-    monkeypatch.setattr(defaults, "has_gpu", lambda: False)
+    monkeypatch.setattr(settings, "has_gpu", lambda: False)
     assert load_options([]) == []
     assert thread_options([session("1")], ["--backend-config=python,shm-default-byte-size=1"]) == [f"{shared}1"]
     assert thread_options([session("1")], [f"{shared}0"]) == []
     threads = 'parameters [{ key: "intra_op_thread_count", value { string_value: "1" } }]'
     assert thread_options([session("1"), RepositoryModel(Path("mine"), parse_config(threads))], []) == []
-    monkeypatch.setattr(defaults, "has_gpu", lambda: True)
+    monkeypatch.setattr(settings, "has_gpu", lambda: True)
     assert thread_options([session("1")], []) == []
     assert f"{LOAD_THREADS}=1" in server_options([session("1")], [])
     assert load_options([f"{LOAD_THREADS}=4"]) == []
@@ -164,9 +163,9 @@ def test_only_paths_that_need_it_get_a_link(tmp_path):
 def test_the_folder_of_a_run_is_plain_wherever_tmpdir_is(tmp_path, monkeypatch):
     (tmp_path / "józef").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "józef"))
-    monkeypatch.setattr(plain_names, "_OTHER_PARENTS", (str(tmp_path / "absent"), str(tmp_path)))
+    monkeypatch.setattr(closed, "_OTHER_PARENTS", (str(tmp_path / "absent"), str(tmp_path)))
     assert make_run_directory().parent == tmp_path
-    monkeypatch.setattr(plain_names, "_OTHER_PARENTS", ())
+    monkeypatch.setattr(closed, "_OTHER_PARENTS", ())
     with pytest.raises(LocalServerError, match="józef: set TMPDIR"):
         make_run_directory()
 

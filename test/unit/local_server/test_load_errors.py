@@ -2,8 +2,7 @@
 
 import pytest
 
-from triton_sam.local_server.load_errors import explain, unread_configs
-from triton_sam.local_server.probe import NOT_LOADED
+from triton_sam.local_server.probe import NOT_LOADED, explain, unread_configs
 
 PARSER = "[libprotobuf ERROR /tmp/text_format.cc:337] Error parsing text-format inference.ModelConfig: "
 POLL = "E1123 23:57:23.729339 7829 model_repository_manager.cc:1460] \"Poll failed for model directory 'decoder': "

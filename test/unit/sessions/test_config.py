@@ -6,7 +6,7 @@ from support.tiny_models import signature
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import FAMILIES, get_family
-from triton_sam.local_server.older_repository import complete
+from triton_sam.local_server.serve import complete
 from triton_sam.repository import parse_config
 from triton_sam.repository.selection import read_repository, unloadable
 from triton_sam.sessions.configs import (

@@ -55,16 +55,6 @@ def test_archives_that_another_program_packed(tmp_path: Path, method: int) -> No
     assert_equal(read(tmp_path / "x.pt"), torch.load(tmp_path / "x.pt", weights_only=True) if not method else example())
 
 
-def test_the_state_dict_of_a_module(tmp_path: Path) -> None:
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(2, 2))
-    state = module.state_dict()
-    assert state._metadata
-    torch.save(state, tmp_path / "x.pt")
-    found = read(tmp_path / "x.pt")
-    assert_equal(found, state)
-    assert found["1.num_batches_tracked"].dtype == np.int64
-
-
 def test_what_a_training_saves_beside_the_weights(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 2)
     layer.weight.note = "an attribute"
@@ -105,14 +95,6 @@ def test_what_micro_sam_saves(tmp_path: Path, protocol: int) -> None:
 
 class UserList(list):
     """Is pickled as an object whose items are appended."""
-
-
-def test_description_before_reading(tmp_path: Path) -> None:
-    torch.save(example(), tmp_path / "x.pt")
-    with open_checkpoint(tmp_path / "x.pt", HINT) as tensors:
-        for name, tensor in example().items():
-            assert tensors[name].shape == tuple(tensor.shape)
-            assert str(tensor.dtype) == f"torch.{tensors[name].dtype.name}"
 
 
 def test_fp32_is_a_view_of_the_file_that_outlives_the_context(tmp_path: Path) -> None:

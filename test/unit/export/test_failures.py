@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -138,28 +136,3 @@ def test_a_signal_ends_the_block_once_and_the_handlers_come_back(number: signal.
         signal.signal(signal.SIGINT, before[1])
     assert [signal.getsignal(one) for one in SIGNALS] == before
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.export
-@pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_real_export_that_is_killed_in_the_middle_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    pytest.importorskip("sam2")
-    repository = tmp_path / "models"
-    command = [sys.executable, "-m", "triton_sam", "export", "sam2", "--random", "0", "--size", "tiny"]
-    command += ["--trace", "--name", "mine", "--model-repository", str(repository)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 300
-        while not list(repository.glob("mine_encoder/.export-*")) and time.monotonic() < deadline:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.05)
-        time.sleep(1)  # into the tracing, which lasts for seconds
-        assert process.poll() is None
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=120)
-    # A shell calls both 130. CPython 3.11 ends by the signal itself if it came while code of a string ran (`exec`),
-    # even if the program has handled it.
-    assert process.returncode in (130, -signal.SIGINT)
-    assert errors.splitlines()[-1] == "triton-sam: interrupted"
-    assert "Traceback" not in errors
-    assert list(tmp_path.rglob("*")) == []

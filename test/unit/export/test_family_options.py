@@ -133,12 +133,6 @@ def test_an_official_size_is_that_of_the_package_and_loads_its_checkpoint(
         exporter.load(path, SMALLEST[family], image_size=1024, random_seed=None)
 
 
-def test_every_official_size_of_samhq_is_in_the_table() -> None:
-    package = pytest.importorskip(PACKAGES["samhq"])
-    official = {size.name for size in get_family("samhq").sizes if size.official}
-    assert official == set(package.sam_model_registry) - {"default"}
-
-
 @pytest.mark.parametrize("family", ["sam1", "samhq"])
 def test_the_size_follows_the_name_of_the_file(family: str) -> None:
     pytest.importorskip(PACKAGES[family])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,25 +98,3 @@ def test_each_object_of_samhq_gets_the_best_of_its_three_masks() -> None:
         torch.testing.assert_close(scores, expected_scores, atol=1e-4, rtol=1e-5)
         best.add(float(logits.sum()))
     assert len(best) == 3
-
-
-def test_windows_of_mobilesam_go_there_and_back() -> None:
-    pytest.importorskip(PACKAGES["mobilesam"])
-    from triton_sam.export.mobilesam.graphs import Windows
-
-    windows = Windows((9, 8), 4, 3)
-    rows = torch.arange(2.0 * 73 * 6).reshape(2, 73, 6)
-    split = windows.split(rows)
-    assert split.shape == (2 * 6, 3, 16, 2)
-    torch.testing.assert_close(windows.join(split, 2), rows[:, :-1])
-    torch.testing.assert_close(split[5, 1, 5], rows[0, -1, 2:4])  # below the last of 9 rows, there is only padding
-
-
-def test_biases_of_mobilesam_are_those_of_the_checkpoint(tmp_path: Path) -> None:
-    pytest.importorskip(PACKAGES["mobilesam"])
-    exporter = registry.exporter("mobilesam")
-    state = exporter.load(None, "micro", random_seed=0).state_dict()
-    torch.save(state, tmp_path / "mobile_sam.pt")
-    attention = exporter.load(tmp_path / "mobile_sam.pt", "micro").image_encoder.layers[1].blocks[0].attn
-    torch.testing.assert_close(attention.ab, attention.attention_biases[:, attention.attention_bias_idxs])
-    assert attention.ab.abs().max() > 0

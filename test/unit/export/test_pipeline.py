@@ -24,12 +24,11 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from support.tiny_models import Proved, Zeros, export_zeros  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
-from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
+from triton_sam.errors import CheckpointError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, tracing  # noqa: E402
 from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
 from triton_sam.export.weights import read_state_dict  # noqa: E402
-from triton_sam.families import get_family  # noqa: E402
 from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT, parse_config, weights_in  # noqa: E402
 from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
@@ -90,13 +89,6 @@ def test_an_export_with_required_inputs_has_no_defaults(tmp_path: Path) -> None:
     assert [node.name for node in session.get_inputs()][-2:] == ["mask_input", "has_mask_input"]
     assert "optional" not in (decoder / "config.pbtxt").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"web_encoder", "web_decoder"}
-
-
-def test_progress_and_nothing_else_is_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    export_zeros(tmp_path)
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 7
-    assert all(line.startswith("sam2: ") for line in lines)
 
 
 @pytest.mark.slow
@@ -188,25 +180,6 @@ def test_a_graph_is_traced_on_one_device(encoder: Any, monkeypatch: pytest.Monke
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-@pytest.mark.slow
-def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its first way to export fails where a number comes from a tensor, and prints the graph."""
-
-    class Cut(torch.nn.Module):
-        def forward(self, image: Any) -> Any:
-            length = int(image.sum(dtype=torch.int64).item())
-            torch._check(length >= 1)
-            torch._check(length <= image.shape[3])
-            part = image[:, :, :, :length]
-            return part.clone(), part + 1, part + 2
-
-    example = torch.zeros(1, 3, 32, 32)
-    example[0, 0, 0, 0] = 5
-    tracing.trace(Cut(), SAM2.encoder, [example], {})
-    found = capsys.readouterr()
-    assert found.out + found.err == ""
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -286,18 +259,6 @@ def test_a_server_loads_an_export_for_videos_into_a_copy_of_the_repository(tmp_p
         transport.close()
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
-    class Fails(Zeros):
-        def trace(self, model: Any, spec: Any, options: Any) -> Any:
-            if spec.role == "mask_prompt":
-                raise ExportError("torch could not export the mask prompt")
-            return super().trace(model, spec, options)
-
-    with pytest.raises(ExportError, match="mask prompt"):
-        export_zeros(tmp_path / "repository", Fails(), video=True, progress=False)
-    assert not (tmp_path / "repository").exists()
-
-
 @pytest.mark.slow
 def test_a_pair_of_other_weights_beside_models_for_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export(tmp_path, name="mine", video=True)
@@ -306,27 +267,3 @@ def test_a_pair_of_other_weights_beside_models_for_videos(tmp_path: Path, capsys
     export(tmp_path, name="mine", random_seed=1)
     assert "mine_memory_attention, mine_memory_encoder" in (said := capsys.readouterr().err)
     assert "belong to other weights: export with --video too" in said
-
-
-def test_a_family_at_another_image_size() -> None:
-    family = get_family("sam2")
-    small = family.at(512)
-    assert small is family.at(512)
-    assert family.at(1024) is family
-    assert get_family("sam2") is family
-    assert (small.image_size, small.mask_size, small.tracking and small.tracking.memory_shape) == (
-        512,
-        128,
-        (64, 32, 32),
-    )
-    assert small.encoder.inputs[0].shape == ("images", 3, 512, 512)
-    assert small.decoder.inputs[3].shape == ("prompts", "points", 2)
-    assert {tensor.name: tensor.shape for tensor in small.every_model["memory_attention"].inputs}["memories"] == (
-        "objects",
-        "memories",
-        64,
-        32,
-        32,
-    )
-    with pytest.raises(ConfigurationError, match="image size 500: it must be a positive multiple of 16"):
-        family.at(500)

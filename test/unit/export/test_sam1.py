@@ -20,8 +20,6 @@ from segment_anything.utils.onnx import SamOnnxModel  # noqa: E402
 from segment_anything.utils.transforms import ResizeLongestSide  # noqa: E402
 from support.family_exports import FamilyExport, sam1_micro  # noqa: E402
 
-from triton_sam.errors import CheckpointError  # noqa: E402
-from triton_sam.export.sam1.recipe import EXPORTER, SIZES  # noqa: E402
 from triton_sam.families.sam1 import PIXEL_MEAN, SAM1  # noqa: E402
 from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
 from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
@@ -100,16 +98,3 @@ def test_the_official_onnx_decoder_gives_the_official_masks_with_our_embeddings(
         np.testing.assert_allclose(quality, scores, atol=1e-4)
         for found, mask in zip(full > 0, masks, strict=True):
             assert intersection_over_union(found, mask) > 0.999
-
-
-@pytest.mark.slow
-def test_checkpoint_and_other_image_size(micro: FamilyExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "sam_vit_b_01ec64.pth"
-    torch.save(micro.model.state_dict(), path)
-    with pytest.raises(CheckpointError, match="--size"):
-        EXPORTER.load(path, None)
-    monkeypatch.setitem(SIZES, "vit_b", SIZES["micro"])
-    loaded = EXPORTER.load(path, None)
-    assert torch.equal(loaded.image_encoder.pos_embed, micro.model.image_encoder.pos_embed)
-    small = EXPORTER.load(path, None, image_size=256)
-    assert small.image_encoder.pos_embed.shape[1:3] == (16, 16)

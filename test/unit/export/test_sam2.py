@@ -13,10 +13,14 @@ pytest.importorskip("sam2")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from PIL import Image  # noqa: E402
+from sam2.utils.misc import load_video_frames  # noqa: E402
+
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Decoder  # noqa: E402
 from triton_sam.export.sam2.recipe import EXPORTER, find_config, guess_config  # noqa: E402
+from triton_sam.export.sam2.video_reference import Sam2VideoReference  # noqa: E402
 from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient  # noqa: E402
 from triton_sam.verify.compare import verify_sam2  # noqa: E402
@@ -100,3 +104,15 @@ def test_a_checkpoint_of_sam20_loads_with_its_own_configuration_alone(tmp_path: 
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
     with pytest.raises(CheckpointError, match="--model-cfg"):
         EXPORTER.load(checkpoint, "sam2.1_hiera_t.yaml", image_size=256)
+
+
+def test_frames_of_the_video_reference_enter_as_the_official_loader_reads_them(tmp_path: Path) -> None:
+    side, read = 512, []
+    for index in range(4):
+        drawn = np.random.default_rng(index).integers(0, 256, (9, 12, 3), np.uint8)
+        Image.fromarray(drawn).resize((120, 90)).save(tmp_path / f"{index:05}.jpg", quality=95)
+        read.append(np.array(Image.open(tmp_path / f"{index:05}.jpg")))
+    official, height, width = load_video_frames(str(tmp_path), side, False, compute_device=torch.device("cpu"))
+    own = Sam2VideoReference(EXPORTER.load(None, CONFIG, image_size=side, random_seed=0), read)
+    assert (height, width) == own._size
+    assert torch.equal(own._images, official)

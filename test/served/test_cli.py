@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,24 +15,17 @@ from PIL import Image
 from support.commands import error_of
 from support.tiny_models import write_family
 
-from triton_sam import Cleanup, SAM2TritonClient, __version__
+from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
-from triton_sam.verify import OnnxClient
 
 
 def run(capsys, *arguments):
     """Run the command line in this process; return (exit code, stdout, stderr)."""
     return main([str(argument) for argument in arguments]), *capsys.readouterr()
-
-
-def test_version(capsys):
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert capsys.readouterr().out == f"triton-sam {__version__}\n"
 
 
 def test_a_name_that_no_model_has_is_one_line(capsys, server, images):
@@ -96,21 +88,6 @@ def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path
     assert doctor_findings(capsys, "--model-repository", tmp_path)["models"]["status"] == "missing"
 
 
-def test_reload_refuses_an_unknown_name_before_it_says_that_the_server_starts_again(capsys, monkeypatch, tmp_path):
-    shutil.copytree(bundled("model_repository") / "sam2_preprocess", tmp_path / "sam2_preprocess")
-    found = SimpleNamespace(repository=tmp_path)
-    monkeypatch.setattr("triton_sam.local_server.control.find_closed_server", lambda port: found)
-    assert "no model or variant 'nope'" in error_of(["reload", "nope", "--url", "127.0.0.1:9"], capsys)
-
-
-def test_doctor_says_that_the_wheel_cannot_run_with_this_python(capsys, monkeypatch):
-    monkeypatch.setattr("triton_sam.local_server.installation._python_version", lambda: "3.99")
-    found = doctor_findings(capsys)["local Triton"]
-    assert found["status"] == "missing"
-    assert "cannot run here" in found["text"]
-    assert "this is 3.99: use another Python" in found["mend"]
-
-
 def doctor_findings(capsys, *arguments):
     return {finding["subject"]: finding for finding in json.loads(run(capsys, "doctor", "--json", *arguments)[1])}
 
@@ -138,41 +115,11 @@ def test_verify_compares_and_serves_the_named_pair(tmp_path):
                 assert set(transport.ready_models()) == {"large_encoder", "large_decoder"}
 
 
-def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):
-    monkeypatch.setenv("TRITON_URL", "ftp://nonsense")
-    loaded, closed = [], []
-
-    class Transport:
-        def __init__(self, files):
-            loaded.append(files)
-
-        def close(self):
-            closed.append(True)
-
-    monkeypatch.setattr("triton_sam.verify.compare.OnnxTransport", Transport)
-    files = {role: Path(role) for role in ("encoder", "decoder")}
-    OnnxClient(files).close()
-    assert closed == [True]
-    assert loaded == [{f"sam2_{role}": path for role, path in files.items()}]
-
-
 @pytest.mark.parametrize("command", ["export", "verify"])
 def test_a_missing_checkpoint_is_named_before_anything_is_loaded(capsys, command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # an import would fail
     error = error_of([command, "sam2", "--size", "tiny", "--checkpoint", str(tmp_path / "missing.pt")], capsys)
     assert f"no checkpoint at {tmp_path / 'missing.pt'}: get one with `triton-sam download sam2 tiny`" in error
-
-
-def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
-    from triton_sam.download import catalogue as checkpoints
-    from triton_sam.export import registry
-
-    given = {}
-    monkeypatch.setattr(registry, "exporter", lambda family: None)
-    monkeypatch.setattr(registry, "export", lambda family, settings: given.update(settings.options))
-    monkeypatch.setattr(checkpoints, "download", lambda *arguments, **options: tmp_path)  # 156 MB
-    assert run(capsys, "setup", "sam2", "tiny", "--standard-operators")[0] == 0
-    assert given["standard_operators"] is True
 
 
 def test_demo_on_a_server(capsys, server, tmp_path, monkeypatch):
@@ -257,21 +204,6 @@ def test_the_demo_model_is_named_once_on_standard_error(predict, pictures, serve
         assert b"weights" not in out
     for option in ("--json", "--quiet"):
         assert predict(*images, *POINT, option)[2].count("demo") == 0
-
-
-def test_several_images_by_a_pattern(predict, pictures):
-    arguments = ("--out", pictures / "mask.png", "--overlay", pictures / "drawn.png", "--json")
-    code, out, err = predict(pictures / "*.jpg", *POINT, *arguments)
-    assert code == 0, err
-    coffee, shapes = map(json.loads, out.decode().splitlines())
-    assert (shapes["file"], coffee["image"]) == (str(pictures / "shapes.jpg"), {"width": 600, "height": 400})
-    for answer, name in ((shapes, "shapes"), (coffee, "coffee")):
-        with Image.open(pictures / f"mask_{name}.png") as mask, Image.open(pictures / f"drawn_{name}.png") as drawn:
-            np.testing.assert_array_equal(np.asarray(mask) > 0, rle_to_mask(answer["objects"][0]["rle"]))
-            assert drawn.size == mask.size
-    assert {path.name for path in pictures.iterdir()} == {
-        "shapes.jpg", "coffee.jpg", "mask_shapes.png", "mask_coffee.png", "drawn_shapes.png", "drawn_coffee.png",
-    }  # fmt: skip
 
 
 def test_from_standard_input_to_standard_output(predict, images, expected, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tritonclient import grpc
 
-from triton_sam import ConfigurationError, ImageEmbeddings, InputError, ModelNotReadyError, SAM2TritonClient
+from triton_sam import SAM2TritonClient
 from triton_sam.masks import intersection_over_union
 
 POINT = [[200, 180]]
@@ -60,28 +60,6 @@ def test_both_protocols_and_all_sources_agree_bit_for_bit(server, images):
         np.testing.assert_array_equal(answer, answers[0])
 
 
-def test_many_objects_in_one_call_equal_one_by_one(client):
-    points = [[[200, 180], [10, 10]], [[520, 145]], [[620, 420], [700, 400], [5, 590]]]
-    labels = [[1, 0], [1], [1, 1, 0]]
-    together, scores = client.predict(points, labels)
-    for index in range(3):
-        alone, score = client.predict(points[index], labels[index])
-        np.testing.assert_allclose(together[index], alone[0], atol=1e-3)
-        np.testing.assert_allclose(scores[index], score[0], atol=1e-4)
-
-
-def test_embeddings_that_do_not_fit_are_refused(client):
-    good = client.image_embeddings
-    with pytest.raises(InputError, match="high_res_feats_0 is missing"):
-        client.image_embeddings = ImageEmbeddings(
-            "sam2", good.model, (8, 8), {"image_embeddings": good["image_embeddings"]}
-        )
-    with pytest.raises(ConfigurationError, match=r"sam2\.1_large_encoder"):
-        client.image_embeddings = ImageEmbeddings("sam2", "sam2.1_large_encoder", (8, 8), dict(good))
-    with pytest.raises(ConfigurationError, match="embeddings must be one of"):
-        SAM2TritonClient(embeddings="cloud")
-
-
 def test_no_thread_gets_the_answer_of_another(server, images, monkeypatch):
     """tritonclient keeps the running call in an attribute of its client, where another thread may replace it."""
     both = threading.Barrier(2)
@@ -108,15 +86,6 @@ def test_no_thread_gets_the_answer_of_another(server, images, monkeypatch):
         jobs = {name: pool.submit(client.predict, POINT, image=encoded[name]) for name in names}
         for name, job in jobs.items():
             np.testing.assert_array_equal(job.result()[0], expected[name])
-
-
-def test_models_that_are_loaded_and_one_that_is_not(client, url, images):
-    assert client.is_ready()
-    assert {"sam2_encoder", "sam2_decoder"} <= set(client.models())
-    with SAM2TritonClient(url, model_name="sam2.1_huge") as other:
-        assert not other.is_ready()
-        with pytest.raises(ModelNotReadyError, match=r"sam2\.1_huge_encoder"):
-            other.set_image(images / "shapes.jpg")
 
 
 def test_the_demo_model_finds_the_objects_of_the_demo(service_triton, images):

@@ -148,12 +148,6 @@ def test_a_container_heals_and_ends_in_time(start):
     assert not any(name.startswith(prefix) for name in segments())
 
 
-def test_a_container_with_admin_takes_orders(start):
-    container = start(TRITON_SAM_ADMIN="1")
-    assert container.answer() == 2
-    assert load(container.urls[0]) == 200
-
-
 def test_a_container_that_cannot_start_ends_with_the_status_of_tritonserver(start):
     container = start(TRITON_SAM_VERIFY="0", damage="yes")
     # 134: once, Triton 2.51 aborted while it unloaded its models (see its issue 8882)

@@ -1,34 +1,25 @@
 """All families in one local server and one repository, with the same client code, and with aliases."""
 
-import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
 pytest.importorskip("torch")
 
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
-from support.family_exports import SMALL, edgetam_micro, export_once, sam3_reduced  # noqa: E402
+from support.family_exports import edgetam_micro, export_once, sam3_reduced  # noqa: E402
 
 from triton_sam import SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
-from triton_sam.cli import main  # noqa: E402
-from triton_sam.client.mask_generator import SamAutomaticMaskGenerator  # noqa: E402
 from triton_sam.client.session_image import SessionImage  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
 from triton_sam.export.sam2.recipe import EXPORTER as SAM2_EXPORTER  # noqa: E402
 from triton_sam.export.sam2.reference import Sam2Reference  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
-from triton_sam.families import get_family  # noqa: E402
-from triton_sam.inputs.images import open_image  # noqa: E402
-from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 from triton_sam.verify import THRESHOLDS  # noqa: E402
 from triton_sam.verify.compare import verify  # noqa: E402
 from triton_sam.verify.report import format_table  # noqa: E402
-
-SEARCH = {"points_per_side": 3, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
-"""Random weights: no threshold fits their scores."""
 
 
 @pytest.fixture(scope="module")
@@ -76,35 +67,3 @@ def test_served_equals_the_official_predictor(server, images, family):
         rows = verify(reference(family), images / "coffee.jpg", {"session": client, "pair": naive})
         assert isinstance(client.image_embeddings, SessionImage)
     assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_predict_writes_each_candidate_of_a_family(server, images, family, tmp_path):
-    command = ["predict", str(images / "coffee.jpg"), "--model", family, "--url", server.http_url, "-q"]
-    assert main([*command, "--point", "300,200", "--all-candidates", "--out", str(tmp_path / "mask.png")]) == 0
-    assert len(list(tmp_path.iterdir())) == get_family(family).candidates
-
-
-@pytest.mark.skipif("samhq" not in FAMILIES, reason="segment_anything_hq is not installed")
-def test_automatic_masks_equal_those_of_the_generator_of_samhq(server, images):
-    """SAM-HQ's generator takes the best mask of each point."""
-    pixels, options = np.asarray(open_image(images / "coffee.jpg")), {**SEARCH, "box_nms_thresh": 1.0}
-    expected = registry.exporter("samhq").everything_reference(SMALL["samhq"]().model)(pixels, **options)
-    with SamTritonClient(server.http_url, "samhq") as client:
-        found = SamAutomaticMaskGenerator(client, **options).generate(pixels)
-    assert len(found) == len(expected) > 1
-    for mine, theirs in zip(found, expected, strict=True):
-        masks = mine["segmentation"], theirs["segmentation"]
-        assert intersection_over_union(*masks) > THRESHOLDS["fp32"].iou or (masks[0] != masks[1]).sum() <= 1
-        assert mine["predicted_iou"] == pytest.approx(theirs["predicted_iou"], abs=1e-3)
-
-
-def test_an_alias_is_a_variant_with_mask_input(server, images):
-    answers = []
-    for name in (None, "my_sam"):
-        with SamTritonClient(server.http_url, "sam2", model_name=name) as client:
-            client.set_image(images / "shapes.jpg")
-            first, _ = client.predict([[200, 180]])
-            answers.append((first, client.predict([[200, 180]], mask_input=first[0])[0]))
-    np.testing.assert_allclose(answers[0][0], answers[1][0], atol=1e-4)
-    np.testing.assert_allclose(answers[0][1], answers[1][1], atol=1e-4)

@@ -9,16 +9,14 @@ import itertools
 import os
 import signal
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from support.conditions import eventually
-from support.faulty_proxy import FAULTS, PAUSE, FaultyProxy
+from support.faulty_proxy import FAULTS, FaultyProxy
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.client.session_image import RemoteImage
 from triton_sam.errors import ServerError, ServerTimeoutError, ServerUnreachableError
 
 POINT = [[200, 180]]
@@ -78,10 +76,6 @@ WAYS = [
     Way("grpc", Sync, "client"),
 ]
 """Both protocols take turns, and so do the clients and the places of embeddings."""
-
-with_images_on_the_server = pytest.mark.parametrize(
-    "way", [Way("http", Async, "server"), Way("grpc", Sync, "server")], ids=str
-)
 
 
 def in_turns(modes):
@@ -154,44 +148,6 @@ def test_no_call_outlives_its_timeout_and_the_next_one_works(make, proxy, known,
     proxy.mode = "pass"
     proxy.drop()
     np.testing.assert_array_equal(soon(lambda: client.click(image)), expected)
-
-
-@in_turns(["swallow", "silent"])
-def test_no_upload_outlives_its_timeout(make, proxy, content, mode):
-    proxy.mode = mode
-    client = make(proxy.url, timeout=TIMEOUT, retries=0)
-    fails_in_time(lambda: client.encode(content), mode)
-
-
-@with_images_on_the_server
-def test_repetitions_share_one_timeout(make, proxy, known):
-    """Each attempt breaks after 0.4 s. Sixty attempts with a timeout each would take more than 24 s."""
-    image, _ = known["server"]
-    proxy.mode = "late_reset"
-    client = make(proxy.url, timeout=TIMEOUT, retries=60)
-    fails_in_time(lambda: client.click(image), "late_reset, repeated")
-
-
-@with_images_on_the_server
-def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, content):
-    """Two answers take 0.4 s each: the error that the image is lost, and the answer after it."""
-    image, expected = known["server"]
-    lost = replace(image, remote=RemoteImage(content, "gone"))
-    proxy.mode = "slow"
-    client = make(proxy.url, timeout=TIMEOUT, retries=0)
-    fails_in_time(lambda: client.click(lost), "slow, image lost")
-    patient = make(proxy.url, timeout=PATIENCE)
-    np.testing.assert_array_equal(patient.click(lost), expected)
-
-
-@pytest.mark.parametrize("way", WAYS[1:3], ids=str)
-def test_a_slow_network_is_none_that_fails(make, proxy, known, way):
-    image, expected = known[way.place]
-    proxy.mode = "slow"
-    client = make(proxy.url, timeout=PATIENCE, retries=0)
-    began = time.monotonic()
-    np.testing.assert_array_equal(client.click(image), expected)
-    assert time.monotonic() - began >= PAUSE
 
 
 @pytest.mark.parametrize("way", WAYS[:2], ids=str)

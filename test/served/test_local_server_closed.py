@@ -7,7 +7,7 @@ import httpx
 import psutil
 import pytest
 from support.tiny_models import SCALE_CONFIG, add_graph, config_of, scale_graph, write_model
-from tritonclient import grpc, http
+from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from triton_sam.cli import main
@@ -81,14 +81,6 @@ def test_reload_from_another_machine_says_what_to_do(closed, capsys, monkeypatch
         error = capsys.readouterr().err
         assert "triton-sam serve --admin" in error
         assert error.count("\n") == 1
-
-
-def test_requests_that_clients_need_are_answered(closed):
-    with http.InferenceServerClient(closed.http_url.removeprefix("http://")) as client:
-        assert client.is_server_ready()
-        assert [entry["name"] for entry in client.get_model_repository_index()] == ["scale"]
-        assert client.get_model_config("scale")["name"] == "scale"
-        assert client.get_inference_statistics("scale")["model_stats"]
 
 
 def test_the_server_listens_on_loopback_alone(closed):

@@ -3,14 +3,12 @@
 import io
 import queue
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import settled, wait_until
-from support.custom_metrics import Growth
+from support.conditions import settled
 from tritonclient import grpc
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
@@ -106,26 +104,6 @@ def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(trito
         assert half[theirs].dtype == np.float16
 
 
-def test_bad_requests_get_one_error_and_never_reach_the_encoder(triton, square, images):
-    before = encoded(triton)
-    grey, good = np.full((1, 3, 1024, 1024), 0.5, np.float32), jpeg((images / "shapes.jpg").read_bytes())
-    bad: tuple[tuple[tuple[Any, ...], dict[str, Any], str], ...] = (
-        ((jpeg(b"\xff\xd8\xff\xe0 broken"),), {}, "BAD_IMAGE: the image "),
-        ((good,), {}, "BAD_IMAGE: jpeg_image has 800 x 600 pixels, but the encoder takes 1024 x 1024"),
-        ((jpeg(b"x", (1,)),), {}, "Expected [1,1], got [1]"),
-        ((tensor("image", grey), good), {}, "BAD_REQUEST: send exactly one of image and jpeg_image"),
-        ((tensor("image", grey[:, :, 1:]),), {}, "unexpected shape for input 'image'"),
-        ((tensor("image", grey),), {"pixels": "bytes"}, "BAD_REQUEST: pixels must be one of auto, unit, normalised"),
-    )
-    for inputs, parameters, words in bad:
-        with pytest.raises(grpc.InferenceServerException) as caught:
-            infer(triton, SAM2, *inputs, parameters=parameters)
-        assert words in str(caught.value)
-        assert "Traceback" not in str(caught.value)
-    assert encoded(triton) == before
-    assert set(infer(triton, SAM2, tensor("image", grey))) == {"image_embed", "high_res_feats_0", "high_res_feats_1"}
-
-
 class Calls:
     """Calls that run at the same time, and the order in which they end."""
 
@@ -140,16 +118,6 @@ class Calls:
 
     def end(self, count: int) -> list[tuple[str, Any]]:
         return [self.ended.get(timeout=60) for _ in range(count)]
-
-
-def test_the_metrics_have_the_times_of_the_clients(triton, families_server):
-    """Triton takes a request for done as soon as the front end has handed it to the encoder."""
-    grown = Growth(families_server.metrics_url, SAM2, "encode")
-    began = time.perf_counter()
-    infer(triton, SAM2, tensor("image", np.full((1, 3, 1024, 1024), 0.5, np.float32)))
-    took = time.perf_counter() - began
-    wait_until(lambda: grown("triton_sam_request_seconds_count") == 1)
-    assert 0.1 * took < grown("triton_sam_request_seconds_sum") < took  # the client's includes 29 MB on the way
 
 
 def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton):

@@ -13,7 +13,7 @@ from support.tiny_models import SCALE_CONFIG, config_text, scale_graph, write_fa
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
 from triton_sam.commands import doctor
-from triton_sam.commands._devices import placement, server_gpus
+from triton_sam.commands._devices import server_gpus
 from triton_sam.commands.reload import reload
 from triton_sam.errors import InferenceError
 from triton_sam.local_server import LocalServer
@@ -130,18 +130,6 @@ def test_a_damaged_file_leaves_the_old_model_serving(running, protocol, version,
         np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
 
 
-def test_placement_of_models():
-    gpu = {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU", "count": 2, "gpus": [0, 1]}]}
-    assert placement(gpu).text == "2 instances on GPU 0,1"
-    assert (placement(gpu).on_gpu, placement(gpu).on_cpu, placement(gpu).computes) == (True, False, True)
-    cpu = placement({"backend": "python", "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
-    assert (cpu.on_gpu, cpu.on_cpu, cpu.computes) == (False, True, False)
-    assert placement({"platform": "ensemble"}).text == "ensemble"
-    steps = {"step": [{"model_name": "sam2_encoder"}]}
-    alias = placement({"platform": "ensemble", "ensemble_scheduling": steps})
-    assert (alias.text, alias.on_gpu, alias.on_cpu) == ("ensemble of sam2_encoder", False, False)
-
-
 def test_a_silent_fallback_is_reported(tmp_path, monkeypatch):
     configs = {
         "on_gpu": {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU", "gpus": [0]}]},
@@ -196,12 +184,3 @@ def test_a_variant_is_reloaded_with_all_its_models(tmp_path, admin, capsys):
         assert said[-1] == "mine version 2"  # after the models that it calls
         with contextlib.closing(Transport(parse_url(server.http_url))) as transport:
             assert set(transport.ready_models().values()) == {"2"}
-
-
-def test_a_model_that_fails_in_a_reload_says_why(tmp_path, capsys):
-    write_model(tmp_path, "scale", scale_graph(2), SCALE_CONFIG)
-    with LocalServer(tmp_path) as server:
-        path = tmp_path / "scale" / "config.pbtxt"
-        path.write_text(f"{path.read_text()}max_batch_size: zero\n")
-        assert main(["reload", "scale", "--url", server.http_url, "-q"]) == 1
-        assert f"{path}, line" in capsys.readouterr().err

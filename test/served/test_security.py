@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import triton_sam
-from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
 from triton_sam.download.catalogue import catalogue
@@ -143,12 +142,3 @@ def test_the_service_takes_names_as_names(service, images, name):
     answer = service.http.post("/embedded_model", files={"image": content}, data={"model_version": name})
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_model")
     assert repr(name) in answer.json()["detail"]
-
-
-def test_clients_ask_for_no_model_with_such_a_name(server, images):
-    for name in OUTSIDE:
-        with (
-            SAM2TritonClient(server.http_url, model_name=name, embeddings="client", retries=0) as client,
-            pytest.raises(SamError),
-        ):
-            client.set_image(images / "shapes.jpg")

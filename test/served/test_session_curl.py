@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -89,14 +87,6 @@ def test_bodies_with_a_batch_dimension_where_the_config_says_so(server, client, 
     assert again["masks"] == answer["masks"]
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["mask"]["data"]))))
     np.testing.assert_array_equal(pixels > 0, expected.mask)
-
-
-def test_the_generate_extension_needs_no_shape(server, content):
-    prompt = {"points": [[200, 180]]}
-    inputs = {"image_b64": base64.b64encode(content).decode(), "prompt_json": json.dumps(prompt)}
-    request = urllib.request.Request(f"{server.http_url}/v2/models/sam2/generate", json.dumps(inputs).encode())
-    answer = json.loads(json.loads(urllib.request.urlopen(request).read())["result_json"])
-    assert answer["mask"] == ask(server, **inputs)["mask"]
 
 
 def script(name, *arguments, **variables):
@@ -181,14 +171,6 @@ def decoder_calls(transport: Transport) -> int:
     return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"]))
 
 
-def test_the_log_says_who_decodes(server):
-    said = [line for line in server.log.splitlines() if "runs sam2_decoder itself, from " in line]
-    assert {name for name in (CALLS, CONFIGURED, CHOSEN) if any(f"{name} runs" in line for line in said)} == {
-        CONFIGURED,
-        CHOSEN,
-    }
-
-
 def test_masks_and_scores_are_equal_to_the_bit(transport, content):
     for prompt in (
         point_inputs(),
@@ -212,24 +194,6 @@ def test_masks_and_scores_are_equal_to_the_bit(transport, content):
         assert answers[0]["masks"].any()
 
 
-def test_full_size_masks_and_searches_are_equal(transport, content):
-    everything = {"points_per_side": 3, "pred_iou_thresh": 0, "stability_score_thresh": 0}
-    requests = [
-        ({"output_format": text(b"png"), "boxes": BOX}, "encoded_masks"),
-        ({"everything": text(json.dumps(everything).encode())}, "result_json"),
-    ]
-    for inputs, output in requests:
-        called, own = (
-            transport.infer(model, {"image": text(content), **inputs}, [output])[output].ravel()[0]
-            for model in (CALLS, CHOSEN)
-        )
-        if output == "result_json":
-            called, own = json.loads(called), json.loads(own)
-            assert called["decodes"] == 9
-            assert called["objects"]
-        assert own == called
-
-
 def test_only_the_counters_of_the_session_model_grow(server, transport, content):
     (image_id,) = transport.infer(CHOSEN, {"image": text(content)}, ["image_id"])["image_id"]
     calls, counted = decoder_calls(transport), settled(lambda: metrics(server, model=CHOSEN)["decodes_total"])
@@ -239,21 +203,6 @@ def test_only_the_counters_of_the_session_model_grow(server, transport, content)
     assert decoder_calls(transport) == calls
     transport.infer(CALLS, {"image": text(content), **point_inputs()}, ["masks"])
     assert decoder_calls(transport) == calls + 1
-
-
-def test_clicks_at_the_same_time_get_their_own_masks(transport, content):
-    images = [content, colored(5)]
-    places = [(5 * number, 4 * number) for number in range(6)]
-    wanted = [(image, place) for place in places for image in images]
-
-    def click(model: str, image: bytes, place: tuple[int, int]) -> bytes:
-        return transport.infer(model, {"image": text(image), **point_inputs(*place)}, ["masks"])["masks"].tobytes()
-
-    expected = [click(CALLS, *one) for one in wanted]
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda one: click(CHOSEN, *one), wanted))
-    assert found == expected
-    assert len(set(expected)) == len(wanted)
 
 
 def test_a_damaged_decoder_is_one_clear_error(toy_repository, tmp_path):

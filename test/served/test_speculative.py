@@ -19,7 +19,6 @@ import numpy as np
 import psutil
 import pytest
 from support.conditions import settled, wait_until
-from support.socket_server import refusing_port
 
 from triton_sam import (
     ConfigurationError,
@@ -27,7 +26,6 @@ from triton_sam import (
     NoImageError,
     PromptError,
     SAM2TritonClient,
-    ServerUnreachableError,
     SpeculativeSAM2Client,
     queue_multiple_requests,
     wait_for_latest_result,
@@ -221,28 +219,6 @@ def test_threads_and_event_loops_share_one_client(sync):
 
 
 @over_http
-def test_predict_sync_is_cancelled_from_another_thread(server, sync):
-    """The server is stopped, so that it cannot answer the first request before the second waits."""
-    with (
-        SpeculativeSAM2Client(sync.url, max_in_flight_total=1) as client,
-        concurrent.futures.ThreadPoolExecutor(2) as pool,
-    ):
-        client.image_embeddings = sync.image_embeddings
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            jobs = []
-            for status in ("running", "pending"):
-                jobs.append(pool.submit(client.predict_sync, POINT, None, "s"))
-                wait_until(lambda status=status: client.get_session_status("s")[status] == 1)
-            assert client.cancel_session_requests("s", keep_latest=False) == 2
-            for job in jobs:
-                assert isinstance(job.exception(60), concurrent.futures.CancelledError)
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        assert_same(client.predict_sync(POINT), sync.predict(POINT))
-
-
-@over_http
 def test_wrong_use_is_one_clear_error(url, sync):
     async def scenario(client):
         with pytest.raises(PromptError, match="outside"):
@@ -260,21 +236,6 @@ def test_wrong_use_is_one_clear_error(url, sync):
     for options in ({"model_type": "sam9"}, {"timeout": 0}, {"max_in_flight": 0}, {"max_in_flight_total": 0}):
         with pytest.raises(ConfigurationError):
             SpeculativeSAM2Client(url, **options)
-
-
-@over_grpc
-def test_a_failure_that_nobody_waits_for_is_silent(sync):
-    async def main(address):
-        async with SpeculativeSAM2Client(address, retries=0, timeout=60) as client:
-            client.image_embeddings = sync.image_embeddings
-            await client.predict_async(POINT, session_id="s")
-            await until(lambda: client.get_session_status("s")["failed"] == 1)
-            _, task = await client.predict_async(POINT, session_id="s")
-            with pytest.raises(ServerUnreachableError, match=r"nothing answers|not available|broke"):
-                await task
-
-    with refusing_port() as port:
-        asyncio.run(main(f"{sync.url.partition(':')[0]}://127.0.0.1:{port}"))
 
 
 def test_closing_ends_every_task_and_every_connection(sync):
@@ -308,23 +269,3 @@ def test_a_forgotten_client_closes_itself(sync):
     del client
     gc.collect()
     wait_until(lambda: threading.active_count() <= threads)
-
-
-@pytest.mark.slow
-@over_http
-def test_many_requests_leave_nothing_behind(sync):
-    process, requests = psutil.Process(), 2000
-
-    async def scenario(client):
-        async def batch(count):
-            for _ in range(count // 50):
-                tasks = await queue_multiple_requests(client, PATH, LABELS, "s")
-                assert await wait_for_latest_result(tasks, client, "s") is not None
-            gc.collect()
-            return process.memory_info().rss
-
-        await batch(requests // 4)
-        return [await batch(requests // 4) for _ in range(4)]
-
-    sizes = speculate(sync, scenario)
-    assert max(sizes) - sizes[0] < 64 << 20

@@ -51,30 +51,11 @@ def test_a_size_that_ends_a_model_is_healed(tmp_path):
         assert "the process of model scale is gone" in server.log
 
 
-def test_sizes_that_the_config_refuses_are_requests_that_are_wrong(server):
-    body = ATTACK.replace(b"[0,3,", b"[0,4,")
-    answer = urllib3.request("POST", f"{server.http_url}/v2/models/sam2_encoder/infer", body=body)
-    assert answer.status == 400
-    assert "unexpected shape for input 'image'" in answer.json()["error"]
-
-
 def feed(prompts: int) -> dict[str, np.ndarray]:
     """Return a request to SAM2's decoder for so many masks of one image."""
     sizes = {"images": 1, "prompts": prompts, "points": 1}
     request = graph_attacks.request(get_family("sam2").decoder, sizes)
     return {part["name"]: np.zeros(part["shape"], np.float32) for part in request}
-
-
-def test_the_client_says_that_the_sizes_are_wrong(url):
-    unequal = feed(2)
-    unequal["point_labels"] = unequal["point_labels"][:1]
-    with contextlib.closing(Transport(parse_url(url), timeout=60)) as transport:
-        for wrong, words in (
-            (unequal, "the sizes of the inputs do not fit"),
-            (feed(65), "a request may have at most 64"),
-        ):
-            with pytest.raises(InferenceError, match=f"sam2_decoder refused the request: {words}"):
-                transport.infer("sam2_decoder", wrong, ["masks"])
 
 
 def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path):

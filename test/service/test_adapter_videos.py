@@ -22,7 +22,6 @@ TRACKER = {"x-nuclio-function-name": "triton-sam-sam2-tracker"}
 X, Y = clip.START
 SHARES = [X / clip.WIDTH, Y / clip.HEIGHT]
 POINT = {"obj_id": 0, "point_coords": [[X, Y]], "point_labels": [1]}
-Box = list[float]
 
 
 class Refused(Exception):  # noqa: N818 - an answer of the service, no fault of the test

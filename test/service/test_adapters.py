@@ -2,7 +2,6 @@
 
 import io
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -62,36 +61,6 @@ def test_errors_have_the_form_of_the_tool(http, name):
         if answer.status_code != 200:
             assert answer.json()[tool.fault] if tool.fault else answer.text
             assert "problem+json" not in answer.headers["content-type"]
-
-
-@pytest.mark.slow
-def test_users_of_all_tools_do_not_disturb_each_other(running, picture, sam2):
-    """Each has an image of its own, which is encoded once."""
-    contents = []
-    with Image.open(io.BytesIO(picture)) as image:
-        for number in range(4):
-            file = io.BytesIO()
-            image.rotate(90 * number, expand=True).convert("RGB").resize((400 + 10 * number, 300)).save(file, "PNG")
-            contents.append(file.getvalue())
-    images = [sam2.encode(content) for content in contents]
-    expected = {
-        (name, number): wanted(sam2, name, point_coords=[CLICK], image=image).mask
-        for name in ("osam", "roboflow", "cvat")
-        for number, image in enumerate(images)
-    }
-
-    def use(name, number):
-        tool, mask = TOOLS[name], expected[name, number]
-        for _ in range(2):
-            answer = posted(running.http, tool.path, tool.click(base64_of(contents[number])), headers=tool.headers)
-            assert tool.agrees(tool.mask(answer, mask.shape), mask)
-
-    before = running.metric("triton_sam_service_encodes_total")
-    with ThreadPoolExecutor(12) as users:
-        for done in [users.submit(use, *each) for each in expected]:
-            done.result()
-    assert running.metric("triton_sam_service_encodes_total") - before == len(contents)
-    assert running.metric("triton_sam_service_requests_by_adapter_total") >= 2 * len(expected)
 
 
 # --- access ----------------------------------------------------------------------------------------------------------

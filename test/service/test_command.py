@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import psutil
@@ -183,20 +182,6 @@ def test_a_taken_port_is_named(capsys):
         port = str(taken.getsockname()[1])
         assert main(["service", "--port", port]) == 1
     assert f"port {port}: choose another with --port" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("users", "clicks"), [(8, 3), pytest.param(32, 30, marks=pytest.mark.nightly)])
-def test_users_who_click_at_a_time(service, images, users, clicks):
-    image = service.upload((images / "shapes.jpg").read_bytes())["id"]
-    url = f"/v1/images/{image}/segment"
-
-    def use(user):
-        points = ([10 + 5 * user, 10 + 5 * click] for click in range(clicks))
-        return [service.http.post(url, json={"points": [point]}).status_code for point in points]
-
-    with ThreadPoolExecutor(users) as pool:
-        statuses = [status for each in pool.map(use, range(users)) for status in each]
-    assert statuses == [200] * users * clicks
 
 
 @pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="no curl")

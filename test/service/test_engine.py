@@ -1,8 +1,6 @@
 """The service behind its routes: what is known of Triton, whose embeddings are whose, what is kept and counted."""
 
 import asyncio
-import base64
-import io
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +9,6 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from PIL import Image
 from support.conditions import wait_until
 from support.faulty_proxy import FaultyProxy
 from support.in_process import InProcess, made_up_triton
@@ -119,15 +116,6 @@ def test_methods_that_callers_make_up_are_counted_as_one():
     assert 'method="GET",route="other",status="401"} 1.0' in text
 
 
-def test_the_store_forgets_what_was_used_longest_ago():
-    store = ImageStore(2 * (PER_IMAGE + 40) + 20)
-    for name in "abc":
-        store.add(StoredImage(name, bytes(40), (1, 1)))
-        store.get("a")
-    assert [name for name in "abc" if store.get(name)] == ["a", "c"]
-    assert store.nbytes == 2 * (PER_IMAGE + 40)
-
-
 def test_a_picture_is_counted_with_its_embeddings_for_as_long_as_it_is_kept():
     store = ImageStore(1 << 20)
     image, other = (store.add(StoredImage(name, bytes(40), (1, 1))) for name in "ab")
@@ -149,17 +137,6 @@ def test_small_pictures_are_no_way_around_the_limit():
         legacy_embeddings.remember(bytes([number]), "sam2", b"x")
     assert len(store) == 9
     assert sum(legacy_embeddings.peek(bytes([number])) is not None for number in range(50)) == 9
-
-
-def test_the_sources_handed_out_last_are_remembered():
-    legacy_embeddings = LegacyEmbeddingIndex(2 * (PER_IMAGE + 40) + 20)
-    for name in (b"1", b"2", b"1", b"3"):
-        legacy_embeddings.remember(name, "sam2", bytes(40))
-    assert [legacy_embeddings.peek(name) for name in (b"1", b"2", b"3")] == [
-        ("sam2", bytes(40)),
-        None,
-        ("sam2", bytes(40)),
-    ]
 
 
 def test_only_a_server_with_all_models_of_concepts_finds_them(monkeypatch):
@@ -348,25 +325,3 @@ def test_osam_gets_the_single_mask_of_sam1_for_more_than_a_point(
     assert annotation["score"] == pytest.approx(expected.score, abs=1e-6)
     assert expected.score not in [each.score for each in others]
     np.testing.assert_array_equal(osam_mask(annotation, expected.mask.shape), expected.mask)
-
-
-@pytest.mark.parametrize("family", ["sam1", "sam3"])
-def test_the_contract_of_2024(family_service, family_triton, photo, family):
-    with client_of(family_triton, family, photo) as client:
-        (expected,) = client.segment([[300, 200]], [1])
-    form, point = {"model_version": family}, {"x": "300", "y": "200"}
-    answer = family_service.http.post("/prediction", data={**form, **point}, files={"image": photo})
-    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
-    embeddings = family_service.http.post("/embedded_model", data=form, files={"image": photo})
-    assert len(base64.b64decode(embeddings.text)) == 4 * 256 * (64 if family == "sam1" else 72) ** 2
-    size = {"img_x": "600", "img_y": "400"}
-    answer = family_service.http.post(
-        "/from_model", data={**form, **point, **size}, files={"model": embeddings.content}
-    )
-    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
-
-
-def pixels(answer):
-    assert answer.status_code == 200, answer.text
-    with Image.open(io.BytesIO(answer.content)) as picture:
-        return np.asarray(picture)

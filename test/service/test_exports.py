@@ -113,12 +113,3 @@ def test_bad_lines_are_named(export):
         answer = export("yolo", *lines)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
         assert words in answer.json()["detail"]
-
-
-def test_wrong_requests(http, export):
-    assert http.post("/v1/exports?format=coco", json=line()).status_code == 415
-    assert http.post("/v1/exports?format=coco", files={"other": ("x", b"x")}).status_code in (400, 422)
-    assert export("nothing", line()).status_code == 422
-    damaged = line()
-    damaged["objects"][0]["rle"]["counts"] = "00"
-    assert "damaged COCO RLE" in export("coco", damaged).json()["detail"]

@@ -5,7 +5,6 @@ Where they come from, with which token, and how failures are told.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.server
 import json
@@ -13,7 +12,6 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -22,9 +20,7 @@ from support.running_service import problem, running_service
 from support.tools import CLICK, asked_of_label_studio
 
 from triton_sam.service import public
-from triton_sam.service.problems import Problem
 from triton_sam.service.public import FetchPool, PrivateAddressError, is_public
-from triton_sam.service.settings import ServiceSettings
 from triton_sam.transport.timed_sockets import CURRENT, Call
 
 LARGE = 1 << 20
@@ -197,14 +193,6 @@ def test_a_private_address_behind_a_redirect_is_not_asked(fetching, site, monkey
     assert paths() == ["/moved"]
 
 
-def test_a_host_that_is_gone_is_told_without_the_name_of_an_error(reachable):
-    budgets = SimpleNamespace(fetches=SimpleNamespace(take=contextlib.nullcontext))
-    settings = ServiceSettings("localhost:8000", image_urls=True)
-    with pytest.raises(Problem) as caught:
-        asyncio.run(public.fetch_image("http://127.0.0.1:9/a.jpg", settings, budgets))
-    assert caught.value.detail == "127.0.0.1 cannot be reached: open the address in a browser, or upload the image"
-
-
 def test_only_some_images_are_fetched_at_a_time(fetching, site, reachable):
     budget = fetching.app.state.engine.budgets.fetches
     with contextlib.ExitStack() as held:
@@ -348,10 +336,3 @@ def test_a_storage_in_a_private_network_is_refused_unless_it_is_allowed(light_tr
         assert "label_studio_private_storage" in answer.text
         assert paths() == ["/data/elsewhere"]
         assert by_task(service, "/data/upload/1/a.jpg").status_code == 200
-
-
-def test_a_large_image_of_a_task_names_the_option(light_triton, site):
-    options = studio(site, "legacy", max_body=1 << 14, max_json=1 << 14)
-    with running_service(light_triton.url, **options) as service:
-        answer = by_task(service, "/data/upload/1/a.jpg")
-        assert (answer.status_code, "max_body" in answer.text) == (413, True)

@@ -13,7 +13,6 @@ import zarr
 from PIL import Image
 from support.large_images import draw, write_tiff, write_zarr
 from support.running_service import NOBODY, problem, running_service
-from support.session_requests import encoded
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
@@ -22,8 +21,6 @@ from triton_sam.errors import ConfigurationError
 from triton_sam.masks import rle_to_mask
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.tiles import LargeImageClient, open_large_image
-from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
 
 HOUSE = (1510, 905, 1700, 1300)
 
@@ -169,23 +166,6 @@ def test_the_line_of_the_documentation_works(large, ids):
     assert json.loads(done.stdout)["masks"][0]["polygons"]
 
 
-WRONG_PROMPTS = (
-    ({}, "the prompt is empty"),
-    ({"points": [[3001, 5]]}, "outside of the image of 3000 x 2200"),
-    ({"points": [[1, 5]], "labels": [1, 0]}, "one label for each point"),
-    ({"points": [[1, 5]], "scale": 0.5}, "scale"),
-    ({"points": [[1, 5]], "path": "/etc/passwd"}, "no member 'path'"),
-    ({"points": [[-1, 5]]}, "points"),
-)
-
-
-def test_wrong_prompts_are_problems(large, ids):
-    for body, message in WRONG_PROMPTS:
-        answer = large.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body)
-        assert answer.status_code == 422
-        assert message in answer.text
-
-
 def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder):
     with running_service(NOBODY, large_images=str(folder), max_megapixels=0.4, token="open sesame") as running:
         assert running.http.get("/large").status_code == 200
@@ -202,18 +182,6 @@ def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder):
         ServiceSettings(large_images=str(folder / "gone"))
 
 
-def test_a_file_that_is_replaced_is_opened_again(tmp_path):
-    write_tiff(tmp_path / "a.tif", draw([], (300, 200)), levels=1)
-    with running_service(NOBODY, large_images=str(tmp_path)) as running:
-        (image,) = running.http.get("/v1/large").json()["images"]
-        assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 300
-        write_tiff(tmp_path / "new.tif", draw([], (400, 200)), levels=1)
-        (tmp_path / "new.tif").replace(tmp_path / "a.tif")
-        assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 400
-        (tmp_path / "a.tif").unlink()
-        problem(running.http.get(f"/v1/large/{image['id']}"), 404)
-
-
 def test_without_the_option_there_is_nothing(service):
     assert service.http.get("/large").status_code == 404
     assert service.http.get("/v1/large").status_code == 404
@@ -223,7 +191,6 @@ def test_without_the_option_there_is_nothing(service):
 # --- embeddings that lie beside large images: clicks need no encode, and stale ones are refused ----------------------
 
 TILED = (1300, 700)
-REGIONS = [[0, 0, 896, 700], [640, 0, 1300, 700]]
 
 
 @pytest.fixture(scope="module")
@@ -245,23 +212,6 @@ def click(embedded, name, *point, **options):
     service, _ = embedded
     body = {"points": [point], "format": "rle", **options}
     return service.http.post(f"/v1/large/{ids_of(service)[name]}/segment", json=body)
-
-
-@pytest.mark.slow
-def test_clicks_need_no_encoder(embedded, service_triton):
-    service, folder = embedded
-    assert list(ids_of(service)) == ["link.tif", "slide.tif"], "embeddings are no images"
-    transport = Transport(parse_url(service_triton.http_url))
-    before = encoded(transport)
-    found = [click(embedded, "slide.tif", x, 350).json()["masks"][0] for x in (400, 1050, 450)]
-    assert [each["region"] for each in found] == [*REGIONS, REGIONS[0]]
-    assert encoded(transport) == before
-    with open_large_image(folder / "slide.tif") as image, SAM2TritonClient(service_triton.http_url) as client:
-        wanted = LargeImageClient(client, image).segment([[400, 350]], view=tuple(REGIONS[0]))[0]
-    np.testing.assert_array_equal(rle_to_mask(found[0]["rle"]), wanted.mask)
-    assert found[0]["score"] == pytest.approx(wanted.score, abs=1e-5)
-    assert click(embedded, "slide.tif", 400, 350, scale=4).json()["masks"][0]["region"] == [0, 0, *TILED]
-    transport.close()
 
 
 def test_embeddings_from_outside_are_refused(embedded):

@@ -17,8 +17,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
 from triton_sam.service.api.live import _Outbox
 from triton_sam.service.engine import Pair, State
-from triton_sam.service.messages import VERSION, CancelMessage, MasksHeader, pack, read_message
-from triton_sam.service.problems import Problem
+from triton_sam.service.messages import VERSION, CancelMessage, MasksHeader, pack
 from triton_sam.service.store import StoredImage
 
 LIVE = "ws://localhost/live"
@@ -228,17 +227,6 @@ async def test_a_page_that_does_not_read_costs_one_message_of_each_kind():
 def test_the_page_speaks_the_version_of_the_service():
     page = (bundled("triton_sam/service/static") / "live.js").read_text()
     assert re.findall(r"^const VERSION = (\d+);", page, re.MULTILINE) == [str(VERSION)]
-
-
-def test_faults_of_messages_say_where():
-    for message, said in (
-        ({**CLICK, "seq": 1, "points": [[1]]}, "points.0: "),
-        ({**CLICK, "seq": 1, "lane": "other"}, "lane: "),
-        ({"type": "cancel"}, "lane: "),
-        ({"type": "hello", "version": VERSION}, 'type must be "segment" or "cancel"'),
-    ):
-        with pytest.raises(Problem, match=said):
-            read_message(message)
 
 
 def test_masks_are_packed_in_steps_that_keep_the_sign():

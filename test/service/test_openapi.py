@@ -80,26 +80,6 @@ def document(with_large):
     return with_large.http.get("/openapi.json").json()
 
 
-@pytest.fixture(scope="module")
-def operations(document):
-    """All operations, by method and path."""
-    return {(verb, path): each for path, verbs in document["paths"].items() for verb, each in verbs.items()}
-
-
-def test_every_operation_is_described_by_a_title_of_its_own_and_a_known_tag(document, operations):
-    """The titles of the routes of 2024 are no names of functions, and /metrics and /live are not left out."""
-    assert {("get", "/metrics"), ("get", "/live")} <= set(operations)
-    titles = [each["summary"] for each in operations.values()]
-    assert len(set(titles)) == len(titles)
-    assert not any(title.istitle() and len(title.split()) > 1 for title in titles), titles  # "New Session Id"
-    tags = {tag["name"]: tag["description"] for tag in document["tags"]}
-    assert {tag for each in operations.values() for tag in each["tags"]} == set(tags)
-    assert all(tags.values())
-    for name, each in operations.items():
-        assert each["description"], name
-        assert "422" not in each["responses"] or "problem+json" in str(each["responses"]["422"])
-
-
 def test_schemas_have_unique_titles(document):
     schemas = document["components"]["schemas"]
     assert {"ProblemDetails", "SegmentRequest", "SegmentAnswer", "FindAnswer", "ImageInfo", "Models"} <= set(schemas)
@@ -110,44 +90,6 @@ def test_schemas_have_unique_titles(document):
     assert schemas["FindRequest"]["examples"][0] == {"text": "yellow school bus"}
     assert schemas["SegmentRequest"]["examples"][0]["points"]
     assert "HTTPValidationError" not in json.dumps(document)
-
-
-JSON = "application/json"
-ANSWERS = (
-    ("post", "/v1/images/{image_id}/everything", {JSON, "text/event-stream"}, set()),
-    ("post", "/v1/images/{image_id}/find", {JSON, "application/geo+json"}, set()),
-    ("post", "/v1/videos/{video_id}/propagate", {"text/event-stream"}, set()),
-    ("get", "/v1/videos/{video_id}/masks", set(), {"404", "409"}),
-    ("get", "/new_session_id", set(), {"401", "421", "429", "503"}),
-    ("post", "/cancel_pending", set(), {"408", "413"}),
-    ("get", "/metrics", {"text/plain"}, {"401"}),
-    ("get", "/live", set(), {"101", "401", "403", "421", "429", "503"}),
-)
-"""Operations, types of their answers, and statuses of their refusals."""
-
-
-def test_answers_and_refusals_are_named(operations, with_large):
-    for verb, path, types, statuses in ANSWERS:
-        responses = operations[verb, path]["responses"]
-        assert types <= set(responses.get("200", {}).get("content", {})), path
-        assert statuses <= set(responses), path
-    assert operations["get", "/health"]["security"] == []
-    kinds = ("hello", "segment", "cancel", "status", "masks", "error")
-    assert all(f"`{kind}`" in operations["get", "/live"]["description"] for kind in kinds)
-    answer = with_large.http.get("/live")  # without an upgrade
-    assert str(answer.status_code) in operations["get", "/live"]["responses"]
-    assert answer.headers["content-type"] == "application/problem+json"
-
-
-def test_forms_have_descriptions_and_examples(document, operations):
-    for path in ("/embedded_model", "/cancel_pending", "/from_model", "/prediction"):
-        ((_, content),) = operations["post", path]["requestBody"]["content"].items()
-        schema = document["components"]["schemas"][content["schema"]["$ref"].rsplit("/")[-1]]
-        for name, field in schema["properties"].items():
-            assert field["description"], (path, name)
-            assert name in ("image", "model", "cancel_pending") or field["examples"], (path, name)
-    body = operations["post", "/v1/videos"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
-    assert set(body) == {"video", "frames"}
 
 
 # --- a generated client ----------------------------------------------------------------------------------------------

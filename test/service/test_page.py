@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import settled, wait_until
-from support.running_browser import LAYOUT_FAULTS, NARROW, SWITCHED_ON, WIDE, drag
+from support.running_browser import SWITCHED_ON, drag
 from support.session_requests import metrics
 
 from triton_sam import Cleanup, SAM2TritonClient
@@ -345,20 +345,3 @@ def test_zoom_and_pan_keep_the_pixel_under_the_pointer(shapes):
     shapes.settled()
     point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
     assert (point["x"], point["y"]) == pytest.approx((200, 180), abs=1)
-
-
-@pytest.mark.slow
-def test_nothing_overlaps_and_everything_can_be_read(page, images):
-    """test_page_layout.py has the other modes."""
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    page.open(images / "shapes.jpg")
-    page.page.keyboard.press("m")
-    page.click(200, 180)
-    page.settled()
-    for viewport in (WIDE, NARROW):
-        page.page.set_viewport_size(viewport)
-        for _ in ("dark", "light"):
-            assert page.page.evaluate(LAYOUT_FAULTS) == []
-            before = page.page.evaluate("document.documentElement.dataset.theme")
-            page.page.click("#theme")
-            assert page.page.evaluate("document.documentElement.dataset.theme") != before

@@ -52,18 +52,6 @@ def test_run_lengths_are_read_and_written_as_in_python(modules):
     assert modules.run("spans", "(rle, { spansOf, toRle }) => toRle(spansOf(rle), rle.size)", encoded) == encoded
 
 
-def test_counts_of_large_images_need_several_characters(modules):
-    rng = np.random.default_rng(2)
-    runs = [rng.integers(0, 10 ** rng.integers(1, 8), rng.integers(1, 30)).tolist() for _ in range(200)]
-    edges = [np.cumsum(each).tolist() for each in runs]
-    spans = [each[: len(each) // 2 * 2] for each in edges]
-    read = """({ spans, size }, { toRle, runsOf }) => runsOf(toRle(Int32Array.from(spans), size).counts)"""
-    inputs = [{"spans": each, "size": [1, ends[-1]]} for each, ends in zip(spans, edges, strict=True)]
-    for found, each in zip(modules.run("spans", read, inputs), runs, strict=True):
-        assert np.cumsum(found)[: len(each) // 2 * 2].tolist() == np.cumsum(each)[: len(each) // 2 * 2].tolist()
-        assert sum(found) == sum(each)
-
-
 def test_areas_boxes_and_unions_are_those_of_the_pixels(modules):
     drawn = masks(3)
     rng = np.random.default_rng(3)

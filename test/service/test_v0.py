@@ -84,10 +84,6 @@ def test_session_ids_are_new_uuids_in_plain_text(service):
     assert len({uuid.UUID(answer.text) for answer in answers}) == 2
 
 
-def test_the_plain_answer_is_the_embedding(text, expected):
-    np.testing.assert_array_equal(embedding_of(text), expected[0]["image_embeddings"])
-
-
 def test_an_old_client_gets_gzip_of_base64(service, picture, expected):
     fields = {"session_id": str(uuid.uuid4()), "cancel_pending": "true"}
     status, headers, body = old_client(service, "/embedded_model?encoding=compress", fields, picture)
@@ -183,12 +179,6 @@ def test_models_and_versions(service, picture):
     assert len(service.http.post("/embedded_model", **named).content) == 5_592_408
     answer = service.http.post("/embedded_model", files={"image": picture}, data={"model_version": "sam9"})
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_model")
-
-
-def test_health(service):
-    answer = service.http.get("/health")
-    assert answer.status_code == 200
-    assert (answer.json()["status"], answer.json()["models"]) == ("ok", ["sam2"])
 
 
 def test_cancelled_requests_answer_499_with_the_header_of_2024(service, picture):

@@ -4,7 +4,6 @@ import io
 import itertools
 import re
 import struct
-import sys
 import zipfile
 import zlib
 
@@ -13,11 +12,9 @@ import pytest
 from PIL import Image, ImageFile
 from support.running_service import problem, running_service
 
-from triton_sam.errors import ConfigurationError
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
 from triton_sam.service.quotas import same_token
-from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.store import check_image
 
 
@@ -75,11 +72,6 @@ def test_a_body_without_a_length_is_counted(service):
     problem(service.http.post("/v1/images", content=pieces(), headers=headers), 413)
 
 
-def test_a_damaged_picture_is_the_senders_fault(service, picture):
-    answer = service.http.post("/v1/images", files={"image": picture[: len(picture) // 2]})
-    assert "image" in problem(answer, 422)["detail"]
-
-
 def test_pictures_lie_upright(service, picture):
     with Image.open(io.BytesIO(picture)) as image:
         exif = image.getexif()
@@ -113,16 +105,6 @@ def test_answers_carry_an_id(service):
     assert service.http.get("/health", headers={"x-request-id": "a b\tc"}).headers["x-request-id"] != "a b\tc"
     answer = service.http.get("/health", headers={"origin": "https://elsewhere.example"})
     assert "access-control-allow-origin" not in answer.headers
-
-
-def test_metrics_and_static_files(service):
-    text = service.http.get("/metrics").text
-    assert "triton_sam_service_triton_up 1.0" in text
-    assert "process_resident_memory_bytes" in text
-    for path in ("/", "/docs", "/static/app.js", "/static/style.css", "/static/samples/shapes.jpg", "/favicon.ico"):
-        assert service.http.get(path).status_code == 200
-    assert service.http.get("/static/../settings.py").status_code == 404
-    assert service.http.get("/static/samples/..%2f..%2fdemo.json").status_code == 404
 
 
 def test_the_page_needs_nothing_from_elsewhere():
@@ -175,22 +157,7 @@ def test_token_origins_and_limits(service_triton, picture):
         assert guarded.http.options("/v1/images", headers=preflight).status_code == 200
 
 
-def test_a_request_that_takes_too_long(service_triton, picture):
-    with running_service(service_triton.grpc_url, max_requests=1, timeout=0.001) as narrow:
-        assert problem(narrow.http.post("/prediction", files={"image": picture}, data={"x": 1, "y": 1}), 504)
-
-
-def test_settings_that_cannot_work():
-    nan = float("nan")
-    for options in ({"max_body": 0}, {"token": ""}, {"timeout": -1}, {"timeout": nan}, {"max_megapixels": nan}):
-        with pytest.raises(ConfigurationError):
-            ServiceSettings(**options)
-
-
 # --- HEIC photographs, which the service keeps as PNG, so that Triton can read them ----------------------------------
-
-
-DAMAGED = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(64)
 
 
 def heic_of(image):
@@ -229,40 +196,3 @@ def test_pixels_are_counted_before_they_are_decoded(monkeypatch):
     with pytest.raises(Problem, match="120 x 100 pixels") as caught:
         check_image(content, 0.011)
     assert caught.value.status == 413
-
-
-def test_a_photograph_on_its_side_is_stored_upright(service):
-    image, exif = Image.new("RGB", (80, 60), (200, 30, 60)), Image.Exif()
-    exif[0x0112] = 6
-    image.info["exif"] = exif.tobytes()  # pillow-heif writes it as the property of the file that counts
-    content = heic_of(image)
-    info = upload(service, content).json()
-    assert (info["width"], info["height"]) == check_image(content, 1) == (60, 80)
-
-
-def test_a_damaged_photograph_is_answered_with_what_to_do(service, photograph):
-    pytest.importorskip("pillow_heif")
-    assert "save it as JPEG" in problem(upload(service, DAMAGED), 415)["detail"]
-    cut = upload(service, photograph[: len(photograph) // 2])
-    assert cut.status_code in (415, 422)
-
-
-def test_without_the_extra_the_answer_says_how_to_install_it(service, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # import fails
-    monkeypatch.setattr("triton_sam._common.bundle.checkout", lambda: None)
-    monkeypatch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
-    monkeypatch.setattr(Image, "ID", [name for name in Image.ID if name != "HEIF"])
-    detail = problem(upload(service, DAMAGED), 415)["detail"]
-    assert 'pip install "triton-sam[heic] @ git+https://' in detail
-    assert "save it as JPEG" in detail
-
-
-@pytest.mark.slow
-def test_the_page_opens_a_photograph(page, photograph):
-    assert page.page.get_attribute("#file", "accept").endswith(",.heic,.heif")
-    file = {"name": "IMG_0001.HEIC", "mimeType": "", "buffer": photograph}
-    page.page.set_input_files("#file", [file, {**file, "name": "IMG_0002.heic"}])
-    page.opened("IMG_0001.HEIC")
-    page.click(200, 180)
-    page.settled()
-    assert page.page.evaluate("tritonSam.image.width") == 800

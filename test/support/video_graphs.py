@@ -9,10 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import onnxruntime
-from PIL import Image
-from sam2.sam2_video_predictor import SAM2VideoPredictor
 from support.official_video import Arrays, centre_scores, video_model
 from transformers import Sam3TrackerVideoModel
 
@@ -150,13 +147,6 @@ def edgetam_micro_graphs() -> EdgeTamGraphs:
 
 
 FAMILY = get_family("sam2").at(SIDE)
-OPTIONS = {
-    "fill_hole_area": 0,
-    "non_overlap_masks": False,
-    "clear_non_cond_mem_around_input": False,
-    "add_all_frames_to_correct_as_cond": False,
-}
-"""The arguments of SAM2VideoPredictor that SAM2Base lacks. Holes are filled only on GPUs."""
 
 
 @dataclass(frozen=True)
@@ -184,36 +174,3 @@ def write_video_models(repository: Path, graphs: Graphs | None = None) -> VideoM
     (folder / "1" / "model.py").write_text(video_program())
     (folder / "config.pbtxt").write_text(video_config(family))
     return VideoModels(repository, model)
-
-
-def official_predictor(model: Any) -> Any:
-    """Convert a model in place to the official predictor with its weights, and return it."""
-    for name, value in OPTIONS.items():
-        setattr(model, name, value)
-    model.__class__ = SAM2VideoPredictor
-    # Without autocast, the predictor fails with memories, which are bfloat16, but without pointers, which are not.
-    model.memory_attention.register_forward_pre_hook(_as_floats, with_kwargs=True)
-    return model
-
-
-def _as_floats(_: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
-    return arguments, {**keywords, "memory": keywords["memory"].float()}
-
-
-def draw_frames(folder: Path, count: int, size: tuple[int, int] = (200, 150)) -> list[Path]:
-    """Draw a clip of two discs that move over a textured background. Return the files, JPEG as the official code
-    requires.
-    """
-    width, height = size
-    y, x = np.mgrid[:height, :width].astype(np.float32)
-    ground = 90 + 40 * np.sin(x / 9) * np.cos(y / 7)
-    files = []
-    for number in range(count):
-        pixels = np.repeat(ground[..., None], 3, 2)
-        for channel, (left, top, radius) in enumerate(((50 + 6 * number, 60, 25), (140 - 5 * number, 90, 18))):
-            inside = (x - left) ** 2 + (y - top) ** 2 < radius**2
-            pixels[inside] = (30, 30, 30)
-            pixels[inside, channel] = 220
-        files.append(folder / f"{number:05d}.jpg")
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(files[-1], quality=95)
-    return files

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .client.video.word_tracking import track_words
     from .client.video.words import find_in_video
     from .concepts.video_rules import VideoRules
-    from .download.images import fetch_image
+    from .download.http import fetch_image
     from .inputs.embeddings import ImageEmbeddings
     from .masks.cleanup import Cleanup
     from .masks.segment import Segment, VideoSegment

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from support.hard_inputs import FOLDER, IMAGES, LARGE, SMALL
 
-from triton_sam.annotate.large_sources import Tiling, read_large_source
-from triton_sam.annotate.segmenting import opened
+from triton_sam.annotate.job import opened
+from triton_sam.annotate.large import Tiling, read_large_source
 from triton_sam.annotate.sources import read_source
 from triton_sam.errors import ImageError
 from triton_sam.inputs import deep, notes

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from .._common.files import atomic_write
 from ..masks.polygons import trace_polygons
-from .large_results import LargeResult
-from .records import ImageRecord
+from .folder import ImageRecord
+from .large import LargeResult
 from .sources import Skipped
 
 Categories = Mapping[int, str]

@@ -17,7 +17,7 @@ from ..masks.polygons import Trace, joined_ring, to_feature, to_geometry
 from ..masks.rle import BoolArray
 from ..masks.segment import TOLERANCE
 from ._writing import Categories, Records, class_numbers, one_line, plain, with_stems, write_file
-from .records import ImageRecord
+from .folder import ImageRecord
 from .sources import Skipped
 
 BYTE_OBJECTS = 254

@@ -15,12 +15,11 @@ from .._common.extras import missing
 from .._common.files import atomic_path
 from ..masks.polygons import Trace
 from ..masks.rings import FloatPoints
-from ..tiles.objects import to_feature
+from ..tiles.joining import to_feature
 from ._writing import Categories, check_polygons, plain, with_stems
-from .coco_writer import write_pieces
-from .large_results import LargeResult, Results
+from .large import LargeResult, Results
 from .sources import Skipped
-from .writers import Writer
+from .writers import Writer, write_pieces
 
 _FIXED_DATE = "2000-01-01T00:00:00.000Z"
 """The date in every GeoPackage, so that equal results are equal files."""

@@ -17,9 +17,8 @@ from .. import errors
 from .._common.extras import missing
 from .._common.text import first_line
 from ..errors import ConfigurationError, SamError, ServerError
-from .folder import RunFolder, Shard
+from .folder import ImageRecord, RunFolder, Shard
 from .job import Job
-from .records import ImageRecord
 from .run import annotate
 
 SHARD, ERROR, MESSAGE = "shard", "error", "message"

@@ -1,4 +1,4 @@
-"""Reads the prompts of a run from a file or folder: COCO, YOLO, or points (points.py).
+"""Reads the prompts of a run from a file or folder: COCO, YOLO, or points (prompts.py).
 
 COCO (https://cocodataset.org/#format-data): a ``bbox`` is x, y, width, height in pixels; a ``segmentation`` is RLE or a
 list of polygons. YOLO (https://docs.ultralytics.com/datasets/detect/): a line is class, centre x, centre y, width and
@@ -20,8 +20,7 @@ from ..inputs.names import find_file
 from ..inputs.text_files import read_text
 from ..masks import mask_to_rle
 from ..masks.polygons import fill_polygons
-from .points import read_points
-from .prompts import Prompt, Prompts
+from .prompts import Prompt, Prompts, read_points
 from .sources import ImageItem, Skipped, Source, categories_of, read_coco
 
 
@@ -46,7 +45,7 @@ def read_masks(path: Path | None, source: Source) -> Prompts:
 
 
 def read_clicks(path: Path | None, source: Source) -> Prompts:
-    """Read the points of a run, see points.py."""
+    """Read the points of a run, see prompts.py."""
     if path is None:
         raise InputError("there are no points: give --prompts FILE.csv or --prompts FILE.json")
     return read_points(path, source)

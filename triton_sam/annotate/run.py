@@ -17,9 +17,8 @@ from ..errors import (
     ServerBusyError,
     ServerUnreachableError,
 )
-from .folder import RunFolder, Shard
-from .records import ImageRecord
-from .segmenting import Progress
+from .folder import ImageRecord, RunFolder, Shard
+from .job import Progress
 from .sources import ImageItem
 
 Worker = TypeVar("Worker")

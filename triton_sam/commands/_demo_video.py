@@ -39,8 +39,8 @@ _SMALL_GIF = 256
 
 def run(args: argparse.Namespace, out: Path) -> int:
     """Track each object of the clip from one click, write an overlay, and print J and F."""
+    from ..evaluation.datasets import VideoDataset, open_videos
     from ..evaluation.video_runner import VideoReport, VideoSettings, measure_video, video_table
-    from ..evaluation.videos import VideoDataset, open_videos
     from ..scenes.clip import generate_clip
 
     known = open_videos("clips", 1, SEED).loaders[0][1]()

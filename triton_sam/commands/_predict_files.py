@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .._common import strict_json
 from .._common.files import atomic_path, atomic_write
-from ..download.images import fetch_image
+from ..download.http import fetch_image
 from ..errors import ConfigurationError, ImageError, PromptError
 from ..inputs.images import open_image, plain_source
 from ..inputs.names import BRACKETS, files_matching

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from ..annotate.records import ImageRecord
+from ..annotate.folder import ImageRecord
 from ..annotate.sources import ImageItem
 from ..client.server_models import FIXED_IMAGE
 from ..errors import SamError

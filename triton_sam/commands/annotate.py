@@ -24,13 +24,11 @@ from typing import Any, get_args
 from .._common import strict_json
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import ERRORS, SKIPPED, Part, RunFolder, Shard
-from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task
-from ..annotate.large_results import joined
-from ..annotate.large_sources import Tiling, close_files
+from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task, opened
+from ..annotate.large import Tiling, close_files, joined
 from ..annotate.large_writers import LARGE_WRITERS
 from ..annotate.ray_engine import annotate_with_ray, check_ray
 from ..annotate.run import annotate
-from ..annotate.segmenting import opened
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS, Writer
 from ..client.sync import SamTritonClient

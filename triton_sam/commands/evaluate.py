@@ -31,10 +31,9 @@ from ._parser import Parser
 
 if TYPE_CHECKING:
     from ..client.sync import SamTritonClient
-    from ..evaluation.datasets import Dataset
+    from ..evaluation.datasets import Dataset, VideoDataset
     from ..evaluation.runner import EvaluationSettings, Report, Trial
     from ..evaluation.video_runner import VideoReport, VideoSettings
-    from ..evaluation.videos import VideoDataset
 
 Known = TypeVar("Known", "Dataset", "VideoDataset")
 Measured = TypeVar("Measured", "Report", "VideoReport")
@@ -90,7 +89,7 @@ def _add_datasets(task: Parser, default: str, names: str, counted: str) -> None:
 
 def _with_task(arguments: Sequence[str]) -> list[str]:
     """Insert the task that the first spelling of the command lacked."""
-    from ..evaluation.videos import is_video_dataset
+    from ..evaluation.datasets import is_video_dataset
 
     given = list(arguments)
     if given[:1] and (given[0] in ("-h", "--help") or not given[0].startswith("-")):
@@ -133,8 +132,8 @@ def _measure_images(args: argparse.Namespace) -> Stop:
 
 def _measure_videos(args: argparse.Namespace) -> Stop:
     """Measure data sets of videos and print the results."""
+    from ..evaluation.datasets import open_videos
     from ..evaluation.video_runner import VideoSettings, video_table, videos_to_json
-    from ..evaluation.videos import open_videos
 
     settings = VideoSettings(args.prompt, args.objects)
     datasets = _with_own_names([open_videos(name, args.count, args.seed) for name in args.dataset or ["clips"]])
@@ -155,8 +154,7 @@ def _measure_videos(args: argparse.Namespace) -> Stop:
 
 def _images(args: argparse.Namespace) -> list[Dataset]:
     """Open the data sets and report unusable files."""
-    from ..evaluation.datasets import open_dataset
-    from ..evaluation.videos import is_video_dataset
+    from ..evaluation.datasets import is_video_dataset, open_dataset
 
     names = args.dataset or ["synthetic"]
     if any(map(is_video_dataset, names)):

@@ -33,7 +33,7 @@ from ..inputs.remote import is_remote, place_of
 from ..masks.drawing import overlay_objects
 from ..masks.polygons import trace_polygons
 from ..tiles import LargeImage, LargeImageClient, LargeObject, open_large_image, precompute
-from ..tiles.objects import to_geojson
+from ..tiles.joining import to_geojson
 from ..tiles.pyramid import Region
 from ..tiles.stored import SUFFIX, default_path
 from . import _everything_options, _options, _server, _tile_options

@@ -1,9 +1,13 @@
-"""HTTP for downloads: a connection pool with the right proxy, and the classification of failures."""
+"""HTTP for downloads: a connection pool with the right proxy, the classification of failures, and images at URLs.
+
+Clients open URLs of images only on request, never automatically.
+"""
 
 from __future__ import annotations
 
 import re
 import ssl
+import time
 from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
@@ -18,7 +22,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from ..errors import ConfigurationError, DownloadError
+from ..errors import ConfigurationError, DownloadError, ImageError
 
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """The HTTP status codes after which a retry may succeed."""
@@ -142,3 +146,58 @@ def _proxy_address(proxy: str, variable: str) -> urllib3.util.Url:
     if not address.host:
         raise ConfigurationError(f"{variable} names no host: it must look like http://host:port")
     return address
+
+
+MAX_BYTES = 256 << 20
+_CHUNK = 1 << 16
+
+
+def fetch_image(url: str, *, timeout: float = 30.0, max_bytes: int = MAX_BYTES) -> bytes:
+    """Download an image file.
+
+    Proxies come from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, trusted certificates from the system or from
+    SSL_CERT_FILE. Redirects are followed. Check URLs from other people: this function opens any URL that this machine
+    can reach, including internal ones.
+
+    Args:
+        url: an http or https URL.
+        timeout: maximum duration of the download in seconds.
+        max_bytes: maximum size of the file.
+
+    Returns:
+        The bytes of the file, for set_image() and other methods, which check that it is an image.
+
+    Raises:
+        ConfigurationError: the URL is not valid or neither http nor https, or an option is out of range.
+        ImageError: the file cannot be downloaded in time, or it is larger than ``max_bytes``.
+
+    Examples:
+        >>> client.set_image(fetch_image("https://example.org/cat.jpg"))
+    """
+    if timeout <= 0 or max_bytes < 1:
+        raise ConfigurationError("timeout must be above 0 seconds, and max_bytes at least 1")
+    end = time.monotonic() + timeout
+    pool = make_pool(url, timeout)
+    try:
+        response = pool.request("GET", url, preload_content=False)
+        try:
+            if response.status != 200:
+                raise ImageError(
+                    f"no image at {url}: the server answered {response.status} {response.reason or ''}".strip()
+                )
+            content = bytearray()
+            for piece in response.stream(_CHUNK):
+                content += piece
+                if len(content) > max_bytes:
+                    raise ImageError(f"{url} is larger than {max_bytes} bytes: allow more by max_bytes")
+                if time.monotonic() > end:
+                    raise ImageError(f"{url} did not arrive within {timeout:g} s")
+        finally:
+            response.close()
+    except HTTPError as error:
+        meant = classify(error, url)
+        text = f"no image at {url}: {meant}" if isinstance(meant, TransientError) else str(meant)
+        raise ImageError(text) from error
+    finally:
+        pool.clear()
+    return bytes(content)

@@ -17,8 +17,8 @@ from ..masks.boxes import intersection_over_union
 from ..masks.segment import VideoSegment
 from ..tracks.formats import label_map
 from .clicks import first_click, tight_box
-from .video_metrics import TrackResult, TrackSummary, contour_accuracy, summarize_tracks
-from .videos import KnownVideo, VideoDataset
+from .datasets import KnownVideo, VideoDataset
+from .metrics import TrackResult, TrackSummary, contour_accuracy, summarize_tracks
 
 PromptKind = Literal["mask", "box", "click"]
 PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)

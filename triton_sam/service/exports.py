@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from ..annotate.records import ImageRecord
+from ..annotate.folder import ImageRecord
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS
 from ..errors import InputError

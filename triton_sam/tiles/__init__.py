@@ -5,7 +5,7 @@ opens files (tifffile, zarr, rasterio), `pyramid` has levels and windows, `segme
 `joining` joins objects of several tiles, and `stored` and `precomputing` store embeddings in micro-sam's layout.
 """
 
-from .objects import LargeObject
+from .joining import LargeObject
 from .opening import open_large_image
 from .precomputing import precompute
 from .pyramid import LargeImage

@@ -18,7 +18,9 @@ import numpy as np
 
 from .._common.extras import missing
 from ..errors import DownloadError, ImageError, SamError
+from ..families.base import Size
 from ..inputs.formats import RASTER_SUFFIXES
+from ..inputs.header import TURNED
 from ..inputs.notes import say_once
 from ..inputs.remote import RemoteFile, is_remote, place_of
 from ..inputs.samples import (
@@ -34,9 +36,32 @@ from ..inputs.samples import (
 )
 from . import rasters
 from .folders import LAYOUT, is_zarr
-from .georeference import georeference_of
-from .pyramid import LargeImage, Level
-from .turning import upright_reader
+from .pyramid import LargeImage, Level, georeference_of
+
+Read = Callable[[int, int, int, int], Values]
+"""Returns the part x1, y1, x2, y2 as (h,w) or (h,w,c)."""
+
+
+def upright_reader(read: Read, size: Size, orientation: int) -> tuple[Read, Size]:
+    """Return a reader of parts of the upright image, and its width and height."""
+    if orientation == 1:
+        return read, size
+    width, height = size
+    swaps = orientation in TURNED
+    from_right, from_bottom = orientation in (2, 3, 7, 8), orientation in (3, 4, 6, 7)
+
+    def read_upright(x1: int, y1: int, x2: int, y2: int) -> Values:
+        if swaps:
+            x1, y1, x2, y2 = y1, x1, y2, x2
+        if from_right:
+            x1, x2 = width - x2, width - x1
+        if from_bottom:
+            y1, y2 = height - y2, height - y1
+        part = read(x1, y1, x2, y2)[:: -1 if from_bottom else 1, :: -1 if from_right else 1]
+        return np.swapaxes(part, 0, 1) if swaps else part
+
+    return read_upright, size[::-1] if swaps else size
+
 
 _GIVE = "give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image"
 _BYTE_ORDERS = (b"II", b"MM")
@@ -128,7 +153,7 @@ def _open_tiff(path: Path, view: _View) -> LargeImage:
         import tifffile
         import zarr
 
-        from .checked_reads import CheckedArray, NotingStore, read_errors
+        from .zarr_stores import CheckedArray, NotingStore, read_errors
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
     with contextlib.ExitStack() as stack:
@@ -161,7 +186,7 @@ def _open_zarr(path: Path, view: _View) -> LargeImage:
     try:
         import zarr.storage
 
-        from .checked_reads import CheckedArray, NotingStore, read_errors
+        from .zarr_stores import CheckedArray, NotingStore, read_errors
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
     store = _remote_store(path) if is_remote(path) else NotingStore(zarr.storage.LocalStore(path, read_only=True))
@@ -172,7 +197,7 @@ def _open_zarr(path: Path, view: _View) -> LargeImage:
 
 
 def _remote_store(path: Any) -> Any:
-    from .remote_store import PatientStore
+    from .zarr_stores import PatientStore
 
     return PatientStore.from_url(str(path), storage_options=dict(path.storage_options), read_only=True)
 

@@ -18,9 +18,8 @@ from ..errors import ConfigurationError
 from ..families import get_family
 from ..families.sam1 import SAM1
 from ..inputs.embeddings import ImageEmbeddings
-from .blocks import Blocks
 from .folders import FEATURES
-from .parts import SIDE
+from .parts import SIDE, Blocks
 from .pyramid import LargeImage
 from .stored import OWN, PIXELS, StoredTiles, group_of, hash_of, signature_of
 

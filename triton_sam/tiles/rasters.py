@@ -13,7 +13,7 @@ import numpy as np
 
 from .._common.extras import missing
 from ..inputs.samples import Kind, Samples, nodata_of
-from .georeference import Georeference
+from .pyramid import Georeference
 
 _KINDS: dict[str, Kind] = {"cyan": "cmyk", "Y": "ycbcr"}
 """The meaning of channels other than grey and RGB, by the meaning of the first channel."""

@@ -15,10 +15,8 @@ from ..errors import ConfigurationError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray
 from ..masks.segment import Segment
-from .blocks import check_tiles
-from .joining import Joiner, Placed, tiles, to_object
-from .objects import LargeObject
-from .parts import SIDE, is_cut, length_for, part_around
+from .joining import Joiner, LargeObject, Placed, tiles, to_object
+from .parts import SIDE, check_tiles, is_cut, length_for, part_around
 from .pyramid import LargeImage, Region, Window
 from .stored import StoredTiles
 

@@ -24,9 +24,8 @@ from ..families import get_family
 from ..families.base import FloatArray, Size
 from ..families.sam1 import SAM1
 from ..inputs.embeddings import ImageEmbeddings
-from .blocks import Blocks
 from .folders import FEATURES
-from .parts import length_for
+from .parts import Blocks, length_for
 from .pyramid import Bytes, LargeImage, Level, Region, Window
 
 OWN = "triton_sam"

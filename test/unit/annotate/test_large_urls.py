@@ -21,7 +21,7 @@ from support.file_server import web
 from support.large_images import ColourServer, draw, write_tiff, write_zarr
 
 from triton_sam.annotate import job
-from triton_sam.annotate.large_sources import Tiling, read_large_source
+from triton_sam.annotate.large import Tiling, read_large_source
 from triton_sam.errors import ConfigurationError, DownloadError, ImageError, InputError
 from triton_sam.inputs import remote
 from triton_sam.masks.segment import Segment

@@ -11,9 +11,9 @@ from support.annotated import SIZE, coco, write_images
 from support.fuzzing import junk, spoil
 from support.rectangles import mask
 
+from triton_sam.annotate.job import together
 from triton_sam.annotate.prompts import mask_logits
 from triton_sam.annotate.reading import read_boxes, read_clicks, read_masks
-from triton_sam.annotate.segmenting import together
 from triton_sam.annotate.sources import Source, read_source
 from triton_sam.errors import InputError
 from triton_sam.families import get_family

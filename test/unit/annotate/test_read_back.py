@@ -18,9 +18,9 @@ from support.rectangles import mask
 pytest.importorskip("contourpy")
 shapely = pytest.importorskip("shapely")
 
-from triton_sam.annotate.large_results import LargeResult  # noqa: E402
+from triton_sam.annotate.folder import ImageRecord  # noqa: E402
+from triton_sam.annotate.large import LargeResult  # noqa: E402
 from triton_sam.annotate.large_writers import LARGE_WRITERS  # noqa: E402
-from triton_sam.annotate.records import ImageRecord  # noqa: E402
 from triton_sam.annotate.sources import ImageItem, Skipped  # noqa: E402
 from triton_sam.annotate.writers import WRITERS  # noqa: E402
 from triton_sam.masks import Segment, fill_polygons, main_polygons, rle_to_mask, trace_polygons  # noqa: E402
@@ -332,7 +332,7 @@ def test_a_record_survives_its_line():
 
 def test_what_stands_beside_the_masks(tmp_path, monkeypatch):
     """Names of categories, boxes, scores and areas; voc numbers pixels and categories from 1."""
-    monkeypatch.setattr("triton_sam.annotate.parquet_writer.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("triton_sam.annotate.writers.ROWS_AT_ONCE", 1)
     categories = {3: "cat", 7: "dog: big"}
     record = record_of([PARTS, PIXEL], scores=[0.75, 0.5])
     for name in ("voc", "labelme", "geojson", "davis", "parquet"):

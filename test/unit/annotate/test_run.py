@@ -10,8 +10,7 @@ import pytest
 from support.annotated import lines_of
 
 from triton_sam.annotate import folder, run
-from triton_sam.annotate.folder import Part, RunFolder
-from triton_sam.annotate.records import ImageRecord
+from triton_sam.annotate.folder import ImageRecord, Part, RunFolder
 from triton_sam.annotate.sources import ImageItem
 from triton_sam.errors import (
     ConfigurationError,

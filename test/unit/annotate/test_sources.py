@@ -13,8 +13,8 @@ from PIL import Image
 from support.annotated import SIZE, coco, lines_of, servers, write_images
 from support.commands import call
 
+from triton_sam.annotate.job import opened
 from triton_sam.annotate.reading import read_boxes, read_clicks
-from triton_sam.annotate.segmenting import opened
 from triton_sam.annotate.sources import read_source
 from triton_sam.errors import InputError
 from triton_sam.inputs.names import find_file

@@ -14,7 +14,7 @@ from support.commands import call
 from support.conditions import wait_until
 
 from triton_sam.annotate import job
-from triton_sam.annotate.records import ImageRecord
+from triton_sam.annotate.folder import ImageRecord
 from triton_sam.annotate.sources import ImageItem
 from triton_sam.commands import _progress, everything
 from triton_sam.errors import ServerBusyError

@@ -10,14 +10,14 @@ from PIL import Image
 from support.tracked import HEIGHT, SIDE, FakeVideo, disc
 
 from triton_sam.errors import ConfigurationError, InputError
-from triton_sam.evaluation.video_metrics import (
+from triton_sam.evaluation.datasets import KnownVideo, is_video_dataset, open_videos
+from triton_sam.evaluation.metrics import (
     TrackResult,
     contour,
     contour_accuracy,
     summarize_tracks,
 )
 from triton_sam.evaluation.video_runner import PROMPT_KINDS, VideoSettings, measure_video
-from triton_sam.evaluation.videos import KnownVideo, is_video_dataset, open_videos
 from triton_sam.masks.label_map import label_map_png
 from triton_sam.tracks.formats import label_map
 

@@ -13,7 +13,7 @@ from support.large_images import PLACE, SIZE, draw, write_tiff, write_zarr
 
 from triton_sam.errors import ImageError, InputError, MissingDependencyError
 from triton_sam.tiles import open_large_image
-from triton_sam.tiles.georeference import Georeference, georeference_of
+from triton_sam.tiles.pyramid import Georeference, georeference_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .@. matmul:PendingDeprecationWarning")
 PIXELS = draw([(100, 100, 400, 300), (1500, 900, 1700, 1300)])

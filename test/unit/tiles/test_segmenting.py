@@ -10,12 +10,9 @@ from support.large_images import SIZE, ColourClient, draw, write_tiff
 from triton_sam.errors import ConfigurationError, PromptError
 from triton_sam.masks import trace_polygons
 from triton_sam.tiles import LargeImageClient, open_large_image
-from triton_sam.tiles.blocks import Blocks
-from triton_sam.tiles.georeference import Georeference
-from triton_sam.tiles.joining import Joiner, Placed, tiles
-from triton_sam.tiles.objects import LargeObject, to_geojson
-from triton_sam.tiles.parts import is_cut
-from triton_sam.tiles.pyramid import Window
+from triton_sam.tiles.joining import Joiner, LargeObject, Placed, tiles, to_geojson
+from triton_sam.tiles.parts import Blocks, is_cut
+from triton_sam.tiles.pyramid import Georeference, Window
 
 SMALL = (1510, 905, 1700, 1300)
 WIDE = (200, 1500, 2800, 1700)

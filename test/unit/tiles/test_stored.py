@@ -18,7 +18,7 @@ from support.large_images import SIZE, TileClient, draw, write_tiff
 from triton_sam.client.server_models import EncoderIdentity
 from triton_sam.errors import ConfigurationError, InputError
 from triton_sam.tiles import LargeImageClient, open_large_image, precompute
-from triton_sam.tiles.blocks import Blocks
+from triton_sam.tiles.parts import Blocks
 from triton_sam.tiles.stored import StoredTiles, stretched
 
 OBJECTS = [(1510, 905, 1700, 1300), (60, 60, 100, 90), (2900, 2100, 3000, 2200)]

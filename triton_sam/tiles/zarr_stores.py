@@ -1,4 +1,4 @@
-"""Reads of Zarr arrays whose stores record their failures, so that a failed read leaves no tasks behind.
+"""Zarr stores that record their failures, so that a failed read leaves no tasks behind, and retry reads from a URL.
 
 zarr reads the chunks of a part in tasks. If a task raises an error, zarr does not await the other tasks, and asyncio
 logs an error for each when the program ends. The stores here therefore return None instead of raising, and
@@ -7,12 +7,16 @@ read_errors() raises the error. An error of a codec, which decompresses chunks, 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from zarr.storage import WrapperStore
+from zarr.storage import FsspecStore, WrapperStore
+
+from ..errors import ImageError
+from ..inputs.remote import failure_of, pauses
 
 FAILURES: ContextVar[list[Exception]] = ContextVar("failures")
 """The failures of the read to which a task belongs."""
@@ -61,3 +65,23 @@ class NotingStore(WrapperStore[Any]):
         except Exception as error:  # noqa: BLE001 - tifffile raises almost any exception for damaged files
             failures.append(error)
             return None
+
+
+class PatientStore(FsspecStore):
+    """A Zarr store over an fsspec file system. It is read inside read_errors()."""
+
+    async def get(self, key: str, *arguments: Any, **options: Any) -> Any:
+        """Return the bytes of a key; None if the key is missing, or if read_errors() will raise an error."""
+        failures = FAILURES.get()
+        for pause in (*pauses(), None):
+            if failures:
+                return None
+            try:
+                return await super().get(key, *arguments, **options)
+            except Exception as error:  # noqa: BLE001 - file systems of fsspec raise the errors of their own packages
+                failure = failure_of(f"{self.path}/{key}", error)
+                if pause is None or isinstance(failure, ImageError):
+                    failures.append(failure)
+                else:
+                    await asyncio.sleep(pause)
+        return None

@@ -22,12 +22,7 @@ from ..masks.rle import BoolArray
 from .clicks import Click
 
 try:
-    from scipy import stats
-except ImportError as error:
-    raise missing("the metrics need", "evaluate", error) from error
-
-try:
-    from scipy import ndimage
+    from scipy import ndimage, stats
 except ImportError as error:
     raise missing("the metrics need", "evaluate", error) from error
 

@@ -9,8 +9,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 
-from ._common import reports
-from ._common.printing import print_every_text
+from ._common.process import print_every_text, turn_off_telemetry
 from ._common.signals import ends_by_interrupt
 from ._common.text import valid_utf8
 from ._version import __version__
@@ -78,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         args.parser.refuse(unknown)
-    reports.turn_off()
+    turn_off_telemetry()
     try:
         with ends_by_interrupt():  # however a command ends, its temporary files are removed and its server stopped
             return int(args.run(args))

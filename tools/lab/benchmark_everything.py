@@ -26,7 +26,7 @@ import numpy as np
 
 from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
-from triton_sam._common.columns import aligned
+from triton_sam._common.text import aligned
 from triton_sam.client.sync import SAM2TritonClient
 from triton_sam.commands._options import run_script
 from triton_sam.export import registry

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam._common.columns import aligned
+from triton_sam._common.text import aligned
 from triton_sam.client.video.sync import SAM2VideoClient
 from triton_sam.commands._options import run_script
 from triton_sam.export import registry

@@ -23,7 +23,7 @@ import torch
 from onnx import numpy_helper
 
 from tools.maintain.recipes import Recorder, key
-from triton_sam._common.quiet import quiet
+from triton_sam._common.progress import quiet
 from triton_sam.export import onnx_tools, pipeline, rewrites, tracing
 from triton_sam.export.registry import exporter
 from triton_sam.export.settings import Settings

@@ -1,10 +1,12 @@
-"""Print the steps of an export and their durations to standard error."""
+"""Print the steps of an export and their durations to standard error, and hide the warnings of other libraries."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 
 
@@ -34,3 +36,19 @@ class Progress:
             ending = f" {time.monotonic() - start:.1f} s"
         finally:
             print(ending, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings and log lines of torch's ONNX exporter, which users cannot act on."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

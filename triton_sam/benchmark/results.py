@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._common.columns import aligned
+from .._common.text import aligned
 
 
 @dataclass(frozen=True)

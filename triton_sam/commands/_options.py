@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from .._common.files import atomic_path
-from .._common.printing import print_every_text
+from .._common.process import print_every_text
 from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families

@@ -11,17 +11,17 @@ from ..concepts.query import MASK_THRESHOLD, check_query
 from ..errors import ConfigurationError, PromptError
 from ..inputs.images import open_image
 from ..tracks.prompts import read_mask
-from . import _cleanup, _words_options
-from ._coordinates import box
+from . import _task_options
 from ._predict_files import Source
+from ._task_options import box
 
 _MASKS = ("example_mask", "not_example_mask")
 _CLICKS = ("point", "box", "mask_input", "logits")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    group = _words_options.add_group(parser)
-    _words_options.add_texts(group)
+    group = _task_options.add_words_group(parser)
+    _task_options.add_texts(group)
     group.add_argument(
         "--example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of an instance; repeat for more"
     )
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--not-example-mask", action="append", type=Path, metavar="FILE", help="mask of an object to exclude"
     )
     group.add_argument("--example-image", type=Path, metavar="FILE", help="another image, which all examples belong to")
-    _words_options.add_filters(group)
+    _task_options.add_word_filters(group)
     group.add_argument(
         "--mask-threshold",
         type=float,
@@ -53,7 +53,10 @@ def are_wanted(args: argparse.Namespace) -> bool:
     """Return whether the command finds instances instead of segmenting by clicks."""
     examples = [getattr(args, name) for name in ("example", "not_example", *_MASKS)]
     wanted = any((args.text, *examples))
-    given = {**_words_options.filters(args), **({"example_image": args.example_image} if args.example_image else {})}
+    given = {
+        **_task_options.word_filters(args),
+        **({"example_image": args.example_image} if args.example_image else {}),
+    }
     if given and not wanted:
         raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --text and --example")
     if args.example_image and not any(examples):
@@ -64,7 +67,7 @@ def are_wanted(args: argparse.Namespace) -> bool:
     candidates = [name for name in ("multimask", "all_candidates") if getattr(args, name)]
     if wanted and candidates:
         raise PromptError(f"--{candidates[0].replace('_', '-')} is for clicks: an instance has one mask")
-    if wanted and not _cleanup.from_options(args).changes_nothing:
+    if wanted and not _task_options.cleanup_of(args).changes_nothing:
         raise PromptError("the clean-up options are for clicks: leave them out with --text and --example")
     return wanted
 
@@ -78,7 +81,7 @@ def read(args: argparse.Namespace) -> dict[str, Any]:
         "boxes": [*shown, *others] or None,
         "box_labels": [1] * len(shown) + [0] * len(others) or None,
         "example": args.example_image,
-        **_words_options.filters(args),
+        **_task_options.word_filters(args),
         **masks,
         **_masks(args),
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import PromptError
 from ..tracks.prompts import ObjectPrompt, merge, read_prompts
-from ._coordinates import numbers
+from ._task_options import numbers
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ from ..errors import ConfigurationError, InputError, MissingDependencyError
 from ..everything.parameters import parameters_of
 from ..families.sam2 import SAM2
 from ..inputs.remote import place_of
-from . import _everything_options, _options, _progress, _server, _tile_options, _words_options
+from . import _options, _progress, _server, _task_options
 
 THREADS, RAY = "threads", "ray"
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -95,11 +95,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     large.add_argument(
         "--large", action="store_true", help="the images are too large for one request: cut them into tiles"
     )
-    _tile_options.add_tiles(large)
-    _everything_options.add_parameters(parser)
-    words = _words_options.add_group(parser)
-    _words_options.add_texts(words)
-    _words_options.add_filters(words, limit="--max-instances")
+    _task_options.add_tiles(large)
+    _task_options.add_search_parameters(parser)
+    words = _task_options.add_words_group(parser)
+    _task_options.add_texts(words)
+    _task_options.add_word_filters(words, limit="--max-instances")
     _options.add_client(parser, several_urls=True)
     parser.set_defaults(model=None)  # _job() chooses it by the task
     _options.add_quiet(parser)
@@ -172,7 +172,7 @@ def _part(text: str) -> Part:
 
 
 def _job(args: argparse.Namespace) -> Job:
-    filters = _words_options.filters(args)
+    filters = _task_options.word_filters(args)
     if filters and args.task != WORDS:
         raise ConfigurationError("--threshold, --nms and --max-instances are for --with words")
     return Job(
@@ -182,11 +182,11 @@ def _job(args: argparse.Namespace) -> Job:
         every=args.every,
         prompts=args.prompts,
         class_names=tuple(args.class_names),
-        family=_words_options.family_for_words(args.model) if args.task == WORDS else args.model or SAM2.name,
+        family=_task_options.family_for_words(args.model) if args.task == WORDS else args.model or SAM2.name,
         name=args.name,
         urls=tuple(args.url or (None,)),
         client={"timeout": args.timeout, **_options.access(args)},
-        parameters={**_everything_options.parameters(args), **filters},
+        parameters={**_task_options.search_parameters(args), **filters},
         texts=tuple(args.text or ()),
         tiling=_tiling(args),
     )

@@ -33,7 +33,7 @@ from ..masks.boxes import corner_and_size
 from ..masks.coco import coco_document
 from ..masks.drawing import overlay_objects
 from ..masks.label_map import label_map_of, label_map_png
-from . import _cleanup, _everything_options, _options, _progress, _server
+from . import _options, _progress, _server, _task_options
 from ._predict_files import target
 
 
@@ -50,16 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="JSONL", help="write one line of JSON for each mask (default: standard output)"
     )
-    _everything_options.add_parameters(parser)
-    _cleanup.add_options(parser, of_prompts=False)
+    _task_options.add_search_parameters(parser)
+    _task_options.add_cleanup(parser, of_prompts=False)
     _options.add_client(parser)
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     _check_files(args)
-    cleanup = _cleanup.from_options(args, of_prompts=False)
-    parameters = parameters_of(args.model, {**_everything_options.parameters(args), "cleanup": cleanup})
+    cleanup = _task_options.cleanup_of(args, of_prompts=False)
+    parameters = parameters_of(args.model, {**_task_options.search_parameters(args), "cleanup": cleanup})
     for path in args.images:
         open_image(path)  # before a server starts, so that a wrong path is reported immediately
     with ends_by_interrupt(), _server.connected(args) as client:

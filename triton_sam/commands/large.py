@@ -36,9 +36,9 @@ from ..tiles import LargeImage, LargeImageClient, LargeObject, open_large_image,
 from ..tiles.joining import to_geojson
 from ..tiles.pyramid import Region
 from ..tiles.stored import SUFFIX, default_path
-from . import _everything_options, _options, _server, _tile_options
-from ._coordinates import box, point
+from . import _options, _server, _task_options
 from ._parser import Parser
+from ._task_options import box, point
 
 SHOWN = 1600
 """Pixels of the longest side of an overlay."""
@@ -69,7 +69,7 @@ def add_arguments(parser: Parser) -> None:
     )
     everything = add("everything", "find all objects, tile by tile")
     everything.set_defaults(embeddings=None)
-    _everything_options.add_parameters(everything)
+    _task_options.add_search_parameters(everything)
     precompute = add("precompute", "precompute tile embeddings for later clicks; rerun to resume")
     precompute.add_argument("--micro-sam", metavar="NAME", help="the model's name in micro-sam, for example vit_b_lm")
     for task in (segment, precompute):
@@ -87,7 +87,7 @@ def add_arguments(parser: Parser) -> None:
         _options.add_all_parts(task)
     for task in (segment, everything, precompute):
         task.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")
-        _tile_options.add_tiles(task)
+        _task_options.add_tiles(task)
         _options.add_client(task)
         _options.add_quiet(task)
 
@@ -161,7 +161,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.task == "segment" and not (args.point or args.box):
         raise ConfigurationError("give --point or --box, or `triton-sam large everything`")
     if args.task == "everything":
-        parameters_of(args.model, _everything_options.parameters(args))
+        parameters_of(args.model, _task_options.search_parameters(args))
     if args.task != "precompute":
         _options.check_writable([path for path in (args.out, args.overlay) if path])
     trace_polygons([[1]])  # reports a missing contourpy early
@@ -200,7 +200,7 @@ def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
 
 def _search(args: argparse.Namespace, large: LargeImageClient) -> list[LargeObject]:
     with _shown(args) as show:
-        parameters = _everything_options.parameters(args)
+        parameters = _task_options.search_parameters(args)
         return large.everything(tile=args.tile, overlap=args.overlap, level=args.level, progress=show, **parameters)
 
 

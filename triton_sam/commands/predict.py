@@ -27,9 +27,9 @@ from ..inputs.prompts import check_prompts
 from ..masks.cleanup import Cleanup
 from ..masks.drawing import overlay
 from ..masks.segment import Segment, best_of
-from . import _cleanup, _options, _predict_files, _predict_words, _progress, _server, _words_options
-from ._coordinates import box, point
+from . import _options, _predict_files, _predict_words, _progress, _server, _task_options
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
+from ._task_options import box, point
 
 DEFAULT_FAMILY = SAM2.name
 
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON, one line per image"
     )
-    _cleanup.add_options(parser)
+    _task_options.add_cleanup(parser)
     _predict_words.add_options(parser)
     _options.add_client(parser)
     parser.set_defaults(model=None)  # run() chooses it by the prompt
@@ -90,9 +90,9 @@ class _Answer:
 
 def run(args: argparse.Namespace) -> int:
     words = _predict_words.are_wanted(args)
-    args.model = _words_options.family_for_words(args.model) if words else args.model or DEFAULT_FAMILY
+    args.model = _task_options.family_for_words(args.model) if words else args.model or DEFAULT_FAMILY
     _check_options(args, words)
-    cleanup = Cleanup() if words else replace(_cleanup.from_options(args), mask_threshold=args.mask_threshold or 0.0)
+    cleanup = Cleanup() if words else replace(_task_options.cleanup_of(args), mask_threshold=args.mask_threshold or 0.0)
     sources = _predict_files.read_sources(args.images)
     form = None if args.out is None else FILE_FORMATS[_predict_files.format_of(args.out, args.format)]
     prompt = _prompt(args)

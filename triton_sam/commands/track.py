@@ -33,7 +33,7 @@ from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
 from ..tracks.records import MaskRecord
-from . import _options, _server, _track_prompts, _track_words, _video, _word_rules, _words_options
+from . import _options, _server, _task_options, _track_prompts, _track_words, _video
 
 DEFAULT_FORMATS = ("png", "overlay")
 
@@ -88,7 +88,7 @@ class Plan:
 
 
 def run(args: argparse.Namespace) -> int:
-    tracked: Iterator[_word_rules.Tracked] | None = None
+    tracked: Iterator[_track_words.Tracked] | None = None
     prompts = [] if _track_words.are_wanted(args) else _track_prompts.collected(args)
     formats = args.format or list(DEFAULT_FORMATS)
     if any(TRACK_FORMATS[name].needs_images for name in formats):
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             prompts, tracked = _by_words(args, source, stack)
         args.model = args.model or _video.DEFAULT_FAMILY
         plan = make_plan(args, prompts, source.frames.num_frames)
-        by_rules = bool(args.text) and _word_rules.were_used(args)
+        by_rules = bool(args.text) and _track_words.rules_were_used(args)
         parameters = _parameters(args, [] if by_rules else prompts, source)
         ids = None if by_rules else sorted({prompt.object_id for prompt in prompts})
         folder = TrackFolder(args.out, parameters, formats, ids)
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
                 folder.begin()
                 if by_rules:
                     tracked = tracked or _by_rules(args, source, _server_for_all(args, stack), stack)
-                    _word_rules.write(tracked, folder, plan.frames or ())
+                    _track_words.write_tracked(tracked, folder, plan.frames or ())
                 else:
                     stop = _track(args, prompts, source, plan, folder)
             finished = TrackedVideo(
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _by_words(
     args: argparse.Namespace, source: _video.VideoInput, stack: contextlib.ExitStack
-) -> tuple[list[ObjectPrompt], Iterator[_word_rules.Tracked] | None]:
+) -> tuple[list[ObjectPrompt], Iterator[_track_words.Tracked] | None]:
     """Return the prompts found by words, now or by an earlier run.
 
     If the rules for words run now, return the prompts of the first frame with objects, and that frame and the later
@@ -142,13 +142,13 @@ def _by_words(
     chosen_frames(source.frames.num_frames, args.text_every, start, high, args.every, names)  # before a server starts
     before = _track_words.found_before(args, source)
     if before is not None:
-        if _word_rules.were_used(args):
-            args.model = args.model or _words_options.family_for_words(None)
+        if _track_words.rules_were_used(args):
+            args.model = args.model or _task_options.family_for_words(None)
         return before, None
     if not args.overwrite or not (args.out / MANIFEST).exists():
         TrackFolder(args.out, {}, (), ()).check_unused()
     url = _server_for_all(args, stack)
-    family = _word_rules.family(args, url)
+    family = _track_words.family_of_rules(args, url)
     if family is not None:
         args.model = family
         tracked = _by_rules(args, source, url, stack)
@@ -161,8 +161,8 @@ def _by_words(
 
 def _by_rules(
     args: argparse.Namespace, source: _video.VideoInput, url: str | None, stack: contextlib.ExitStack
-) -> Iterator[_word_rules.Tracked]:
-    return stack.enter_context(contextlib.closing(_word_rules.track(args, source, url)))
+) -> Iterator[_track_words.Tracked]:
+    return stack.enter_context(contextlib.closing(_track_words.track_by_rules(args, source, url)))
 
 
 def _server_for_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> str | None:

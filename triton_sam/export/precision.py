@@ -10,7 +10,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from .._common.quiet import quiet
+from .._common.progress import quiet
 from ..errors import ExportError
 from . import onnx_tools
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from .._common.quiet import quiet
+from .._common.progress import quiet
 from ..families.base import Family, FloatArray
 
 BoolArray = npt.NDArray[np.bool_]

@@ -11,7 +11,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from .._common.quiet import quiet
+from .._common.progress import quiet
 from .._common.text import first_line
 from ..errors import ExportError
 from ..families.tables import ModelSpec

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triton_sam._common import onnx_session, reports, strict_json
+from triton_sam._common import onnx_session, process, strict_json
 from triton_sam._common.extras import find_package, install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
 from triton_sam.local_server import stub_path
@@ -58,7 +58,7 @@ def _installed_triton(location: Path, backend_directory: Path | None) -> Triton:
     if not backends.is_dir():
         raise ConfigurationError(f"{root} has no backends folder: name one with --backend-directory")
     environment = dict(os.environ)
-    reports.turn_off(environment)
+    process.turn_off_telemetry(environment)
     environment["LD_LIBRARY_PATH"] = _join(root / "lib", environment.get("LD_LIBRARY_PATH"))
     return Triton(executable.resolve(), backends.resolve(), root / "caches", environment)
 
@@ -155,7 +155,7 @@ def _wheel_environment(package: Path, run_directory: Path, names: PlainNames) ->
     libraries.mkdir()
     (libraries / libpython.name).symlink_to(libpython)
     environment = dict(os.environ)
-    reports.turn_off(environment)
+    process.turn_off_telemetry(environment)
     conda = [names.of(libpython.parent)] if (Path(sys.base_prefix) / "conda-meta").is_dir() else []
     # conda's packages need conda's libstdc++, which is newer than the system's. Elsewhere only libpython is put on the
     # path, not its whole folder, whose libraries may have the same names as the system's.

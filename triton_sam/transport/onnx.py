@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .._common import denormals, reports
+from .._common import onnx_session, process
 from .._common.extras import missing
 from ..errors import ExportError, ModelNotReadyError
 from .base import Tensors
@@ -28,7 +28,7 @@ class OnnxTransport:
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
-        reports.turn_off()
+        process.turn_off_telemetry()
         try:
             import onnxruntime
         except ImportError as error:
@@ -40,7 +40,7 @@ class OnnxTransport:
         options.enable_mem_pattern = False  # likewise: it would double the memory from the second run on
         # The thread that calls a model computes a share of it. The arithmetic of the caller's own threads, including
         # torch's, stays unchanged.
-        self._thread = ThreadPoolExecutor(1, "onnxruntime", initializer=denormals.flush_in_this_thread)
+        self._thread = ThreadPoolExecutor(1, "onnxruntime", initializer=onnx_session.flush_in_this_thread)
         try:
             self._runtime_sessions = {
                 model: self._thread.submit(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar, Protocol
 
 from .._common import strict_json
-from .._common.columns import aligned
+from .._common.text import aligned
 
 
 class Comparable(Protocol):

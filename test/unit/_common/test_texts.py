@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from triton_sam._common import strict_json
-from triton_sam._common.columns import aligned
-from triton_sam._common.printing import print_every_text
+from triton_sam._common.process import print_every_text
+from triton_sam._common.text import aligned
 
 HEAD = ("name", "rate", "n", "limit")
 ROWS = [("a", "", "3", "-"), ("longer", "", "12", "")]

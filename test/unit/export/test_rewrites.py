@@ -11,7 +11,7 @@ pytestmark = pytest.mark.export
 pytest.importorskip("sam2")
 
 
-from triton_sam._common.quiet import quiet  # noqa: E402
+from triton_sam._common.progress import quiet  # noqa: E402
 from triton_sam.export import point_graphs, rewrites  # noqa: E402
 from triton_sam.export.onnx_tools import OPSET  # noqa: E402
 

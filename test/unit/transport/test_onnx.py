@@ -10,7 +10,7 @@ import pytest
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
-from triton_sam._common.denormals import flush_in_this_thread
+from triton_sam._common.onnx_session import flush_in_this_thread
 from triton_sam.errors import ModelNotReadyError
 
 flushes = pytest.mark.skipif(

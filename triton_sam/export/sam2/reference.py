@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..._common.quiet import quiet
+from ..._common.progress import quiet
 from ...families import get_family
 from ..reference import Answer, Prompt
 

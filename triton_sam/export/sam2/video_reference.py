@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from sam2.sam2_video_predictor import SAM2VideoPredictor
 
-from ..._common.quiet import quiet
+from ..._common.progress import quiet
 from ...errors import VideoError
 from ...families.sam2 import SAM2
 from ..reference import Frames, Logits

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..._common import onnx_session, reports
+from ..._common import onnx_session, process
 from ...errors import ConfigurationError, MissingDependencyError, ModelNotReadyError, RepositoryError
 from ...families.base import FloatArray
 from ...repository.config import parse_config
@@ -127,7 +127,7 @@ def _find_file(folder: Path, config: Any) -> Path:
 
 
 def _open(file: Path, parameters: Mapping[str, str]) -> Any:
-    reports.turn_off()
+    process.turn_off_telemetry()
     try:
         import onnxruntime
 

@@ -1,10 +1,12 @@
-"""Lets a program print any text in any output encoding."""
+"""Prepares the process of a program: it prints any text in any output encoding, and sends no telemetry."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
+from collections.abc import MutableMapping
 
 _HANDLER = "triton_sam.printing"
 
@@ -31,3 +33,14 @@ def _byte_or_escape(character: str) -> bytes:
     if "\udc80" <= character <= "\udcff":  # os.fsdecode() returns this for a byte that it cannot decode
         return bytes([ord(character) - 0xDC00])
     return character.encode("ascii", errors="backslashreplace")
+
+
+VARIABLE = "ORT_DISABLE_TELEMETRY"
+
+
+def turn_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Turn off ONNX Runtime's telemetry, unless the user has set its environment variable.
+
+    By default, ONNX Runtime sends reports over the network (1.31 also on Linux). Call this before importing it.
+    """
+    environment.setdefault(VARIABLE, "1")

@@ -268,6 +268,7 @@ def half(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def prepare_device(name: str) -> str:
     """Return the device of --device ("auto": the best one), and enable TF32 on GPUs."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    np.finfo(np.float64)  # now, because NumPy warns when it computes these limits without denormals
     torch.set_flush_denormal(True)  # sharp attention produces denormals, which are a hundred times slower
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

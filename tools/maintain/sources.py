@@ -25,7 +25,7 @@ UNRELATED = ("reference", "filled", "names", "checkpoints", "tokenizer")
 
 
 def digest(family: str) -> str:
-    """Return the digest for a family, without comments, docstrings and layout."""
+    """Return the digest for a family, without comments, docstrings, imports and layout."""
     files = [EXPORT / name for name in COMMON]
     for folder in FOLDERS[family]:
         files += [path for path in sorted((EXPORT / folder).glob("*.py")) if not path.stem.endswith(UNRELATED)]
@@ -39,9 +39,12 @@ def _code(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+            node.body = [each for each in node.body if not _is_ignored(each)] or [ast.Pass()]
     return ast.dump(tree)
 
 
-def _is_text(node: ast.stmt) -> bool:
+def _is_ignored(node: ast.stmt) -> bool:
+    """Return whether a statement is a docstring, or an import, which changes when code moves to another module."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return True
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

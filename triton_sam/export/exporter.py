@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from .onnx_writer import Later
+    from .onnx_tools import Later
     from .reference import ConceptReference, GenerateMasks, Reference, VideoReference
 
 

@@ -25,8 +25,7 @@ from .templates import Layout, Template, graph_of, templates
 try:
     import onnx
 
-    from .onnx_tools import fill
-    from .onnx_writer import Later
+    from .onnx_tools import Later, fill
 except ImportError as error:
     raise missing("exporting needs", "local", error) from error
 

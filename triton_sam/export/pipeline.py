@@ -36,7 +36,7 @@ from .settings import CHECKPOINT_HASH, PRECISIONS, Settings
 try:
     import onnx
 
-    from . import guards, onnx_tools, onnx_writer, rewrites
+    from . import guards, onnx_tools, rewrites
     from . import precision as precisions
 except ImportError as error:
     raise missing("exporting needs", "local", error) from error
@@ -139,7 +139,7 @@ def build(exporter: Exporter, settings: Settings) -> Any:
 
 def _graph(
     exporter: Exporter, model: Any, spec: ModelSpec, settings: Settings
-) -> tuple[onnx.ModelProto, onnx_writer.Later]:
+) -> tuple[onnx.ModelProto, onnx_tools.Later]:
     """Trace one model; return its finished graph, and the weights that are computed while it is written."""
     traced = exporter.trace(model, spec, settings.options)
     later = exporter.later(model, spec)

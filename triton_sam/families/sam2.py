@@ -115,7 +115,7 @@ SAM2 = Family(
         ),
     ),
     exporter="triton_sam.export.sam2.recipe:EXPORTER",
-    filled_exporter="triton_sam.export.sam2.filled:Sam2Filled",
+    filled_exporter="triton_sam.export.sam2.checkpoints:Sam2Filled",
 )
 """SAM2.1 in every size. The encoder takes RGB in 0..1; the image is stretched or squashed to 1024x1024 pixels.
 

@@ -28,7 +28,7 @@ from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.checkpoints import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
 from triton_sam.export.edgetam.graphs import sam2_of  # noqa: E402
 from triton_sam.export.edgetam.recipe import EXPORTER, has_video, image_model  # noqa: E402
-from triton_sam.export.sam2.transformers_reference import TransformersVideoReference  # noqa: E402
+from triton_sam.export.sam2.video_reference import TransformersVideoReference  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.verify import video as verify  # noqa: E402

@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime")
 from support.tiny_models import export_zeros  # noqa: E402
 
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
-from triton_sam.export import onnx_tools, onnx_writer, registry  # noqa: E402
+from triton_sam.export import onnx_tools, registry  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.repository import install as install_module  # noqa: E402
 
@@ -66,7 +66,7 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 def test_full_disk_while_writing_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(old)
-    monkeypatch.setattr(onnx_writer, "write", full_disk)
+    monkeypatch.setattr(onnx_tools, "write", full_disk)
     with pytest.raises(ExportError, match="No space left") as caught:
         export_zeros(old, progress=False)
     assert "\n" not in str(caught.value)

@@ -28,7 +28,7 @@ from transformers import Sam3TrackerVideoInferenceSession, Sam3VideoConfig, Sam3
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export.sam2.memory_graphs import get_1d_sine_pe  # noqa: E402
-from triton_sam.export.sam2.transformers_reference import (  # noqa: E402
+from triton_sam.export.sam2.video_reference import (  # noqa: E402
     TransformersVideoReference,
     with_meta_rules,
 )

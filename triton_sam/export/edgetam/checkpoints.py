@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from ..filled import FilledExporter
-from ..sam2.transformers_names import IMAGE_POSITION, POINT_KIND, POINT_KINDS, POINT_POSITION, sam2_name
+from ..sam2.checkpoints import IMAGE_POSITION, POINT_KIND, POINT_KINDS, POINT_POSITION, sam2_name
 from ..settings import Settings
 from ..stored import Stored, halves, joined
 from ..templates import Layout, Template

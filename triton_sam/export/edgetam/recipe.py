@@ -150,7 +150,7 @@ class EdgeTamExporter(Exporter):
         return EdgeTamReference(image_model(model))
 
     def video_reference(self, model: Any, frames: Frames) -> VideoReference:
-        from ..sam2.transformers_reference import TransformersVideoReference
+        from ..sam2.video_reference import TransformersVideoReference
 
         return TransformersVideoReference(self.family, model, EdgeTamVideoInferenceSession, frames)
 

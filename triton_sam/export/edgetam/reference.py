@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..reference import Answer, Prompt
-from ..transformers_reference import TransformersReference
+from ..reference import Answer, Prompt, TransformersReference
 
 
 class EdgeTamReference(TransformersReference):

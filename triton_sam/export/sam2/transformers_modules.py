@@ -13,8 +13,8 @@ from sam2.modeling.sam.transformer import RoPEAttention
 from sam2.modeling.sam2_base import SAM2Base
 from torch import Tensor, nn
 
+from .checkpoints import of_meta_name, sam2_name
 from .graphs import Sam2Decoder
-from .transformers_names import of_meta_name, sam2_name
 
 
 def sam2_of(model: Any, transformers_name: Callable[[str], str] = sam2_name) -> Any:

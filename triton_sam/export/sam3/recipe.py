@@ -177,7 +177,7 @@ class Sam3Exporter(Exporter):
         return Sam3Reference(model)
 
     def video_reference(self, model: Any, frames: Frames) -> VideoReference:
-        from ..sam2.transformers_reference import TransformersVideoReference
+        from ..sam2.video_reference import TransformersVideoReference
 
         return TransformersVideoReference(self.family, model.video, Sam3TrackerVideoInferenceSession, frames)
 

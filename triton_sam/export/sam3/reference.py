@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..reference import Answer, Prompt
-from ..transformers_reference import TransformersReference
+from ..reference import Answer, Prompt, TransformersReference
 
 
 class Sam3Reference(TransformersReference):

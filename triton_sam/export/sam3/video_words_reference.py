@@ -14,8 +14,7 @@ from transformers.models.sam3_video.processing_sam3_video import Sam3VideoProces
 from ...concepts.video_rules import VideoRules
 from ...families.sam3 import SAM3
 from ..reference import BoolArray, Frames
-from ..sam2.transformers_reference import with_meta_rules
-from ..sam2.video_reference import frame_tensors
+from ..sam2.video_reference import frame_tensors, with_meta_rules
 
 
 class MetaVideoModel(Sam3VideoModel):  # type: ignore[no-untyped-call]

@@ -1,6 +1,5 @@
 """The command line as a person meets it: results, files, one-line errors, exit codes."""
 
-import contextlib
 import io
 import json
 import os
@@ -19,8 +18,6 @@ from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
 
 
 def run(capsys, *arguments):
@@ -90,36 +87,6 @@ def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path
 
 def doctor_findings(capsys, *arguments):
     return {finding["subject"]: finding for finding in json.loads(run(capsys, "doctor", "--json", *arguments)[1])}
-
-
-def test_verify_compares_and_serves_the_named_pair(tmp_path):
-    from support.tiny_models import add_graph, config_of, write_model
-
-    from triton_sam.cli import build_parser
-    from triton_sam.commands import verify
-
-    for name in ("sam2_encoder", "sam2_decoder", "large_encoder", "large_decoder"):
-        write_model(tmp_path, name, add_graph(), config_of())
-    given = ["sam2", "--checkpoint", "x.pt", "--local", "--exported", str(tmp_path), "--name", "large", "-q"]
-    args = build_parser().parse_args(["verify", *given])
-    comparison = SimpleNamespace(
-        served_model="large", in_process=str, client=lambda url, **_: Transport(parse_url(url))
-    )
-    with contextlib.ExitStack() as stack:
-        folder, files = verify._models(args, {}, stack)
-        assert {role: path.parent.parent.name for role, path in files.items()} == {
-            "encoder": "large_encoder", "decoder": "large_decoder"
-        }  # fmt: skip
-        for _, open_client in list(verify._runners(args, comparison, folder, files, stack))[1:]:
-            with contextlib.closing(open_client()) as transport:
-                assert set(transport.ready_models()) == {"large_encoder", "large_decoder"}
-
-
-@pytest.mark.parametrize("command", ["export", "verify"])
-def test_a_missing_checkpoint_is_named_before_anything_is_loaded(capsys, command, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)  # an import would fail
-    error = error_of([command, "sam2", "--size", "tiny", "--checkpoint", str(tmp_path / "missing.pt")], capsys)
-    assert f"no checkpoint at {tmp_path / 'missing.pt'}: get one with `triton-sam download sam2 tiny`" in error
 
 
 def test_demo_on_a_server(capsys, server, tmp_path, monkeypatch):
@@ -216,19 +183,6 @@ def test_from_standard_input_to_standard_output(predict, images, expected, monke
         code, out, err = predict("-", *POINT, "--out", "-", "--format", name, "--quiet")
         assert (code, err) == (0, "")
         check(out)
-
-
-def test_coco_polygons_and_geojson(predict, pictures, expected):
-    both = (pictures / "shapes.jpg", pictures / "coffee.jpg", *POINT)
-    assert predict(*both, "--out", pictures / "all.json")[0] == 0
-    coco = json.loads((pictures / "all.json").read_bytes())
-    assert [image["file_name"] for image in coco["images"]] == ["shapes.jpg", "coffee.jpg"]
-    np.testing.assert_array_equal(rle_to_mask(coco["annotations"][0]["segmentation"]), expected.mask)
-    assert predict(both[0], *POINT, "--out", pictures / "one.geojson")[0] == 0
-    features = json.loads((pictures / "one.geojson").read_bytes())["features"]
-    assert features[0]["properties"]["area"] == expected.area
-    assert predict(both[0], *POINT, "--out", pictures / "rings.json", "--format", "polygons")[0] == 0
-    assert json.loads((pictures / "rings.json").read_bytes())[0]["polygons"] == expected.to_polygons()
 
 
 def test_all_candidates(predict, images, server, tmp_path):

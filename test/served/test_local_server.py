@@ -7,13 +7,11 @@ import socket
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from support.conditions import wait_until
 from support.processes import all_gone, family_of, segments_of_log
 from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model
 
@@ -24,24 +22,13 @@ from triton_sam.errors import (
     PortInUseError,
     RepositoryError,
 )
-from triton_sam.families import get_family
 from triton_sam.local_server import LocalServer, installation, process, supervisor
-from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
 from triton_sam.repository import selection
-from triton_sam.sessions.configs import write_programs
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 # --- choosing models
-
-
-def test_a_session_model_without_its_encoder_is_left_out(tmp_path):
-    write_programs(tmp_path, get_family("sam1"))
-    write_model(tmp_path, "add", add_graph(), config_of())
-    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
-    with pytest.raises(RepositoryError, match="no model 'sam1_decoder'"):
-        selection.select_models(tmp_path, ["sam1"])
 
 
 def test_models_that_call_an_unloadable_model_are_unloadable(tmp_path):
@@ -53,15 +40,6 @@ def test_models_that_call_an_unloadable_model_are_unloadable(tmp_path):
     (tmp_path / "c" / "config.pbtxt").write_text(config_of())
     write_model(tmp_path, "add", add_graph(), config_of())
     assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
-
-
-def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path):
-    for name in ("add", "other"):
-        write_model(tmp_path, name, b"x", config_of())
-    (tmp_path / "other" / "2").mkdir()
-    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
-    with pytest.raises(RepositoryError, match=r"'other' has no weights \(expected .*/other/2/model\.onnx\)"):
-        selection.select_models(tmp_path, ["other"])
 
 
 def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path):
@@ -139,13 +117,6 @@ def test_a_taken_port_is_named_with_its_option(scale_only):
         for service in ("http", "grpc", "metrics"):
             with pytest.raises(PortInUseError, match=f"listens on port {port}: choose another with --{service}-port"):
                 LocalServer(scale_only, **{f"{service}_port": port}).start()
-
-
-def test_a_single_port_is_that_of_the_option_port():
-    with pytest.raises(ConfigurationError, match=r"^--port must be 0 to 65535"):
-        choose_ports("127.0.0.1", {"service": -1})
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUseError, match=r"another with --port$"):
-        choose_ports("127.0.0.1", {"service": taken.getsockname()[1]})
 
 
 def test_invalid_ports_and_hosts_are_refused(scale_only):
@@ -278,38 +249,6 @@ def test_a_killed_model_is_there_again_on_the_same_ports(scale_only):
         lock = {name for name in old if name.endswith("lock")}
         assert segments_of_log(server.log) & old == lock
     assert segments_of_log(server.log) == set()
-
-
-@pytest.mark.slow
-def test_a_model_that_does_not_load_again_is_tried_again(scale_only):
-    """Triton alone would go on without the model, because its other model is ready."""
-    write_model(scale_only, "add", add_graph(), config_of())
-    with LocalServer(scale_only) as server:
-        graph = scale_only / "add" / "1" / "model.onnx"
-        before = graph.read_bytes()
-        graph.write_bytes(b"no graph")
-        time.sleep(3)  # the supervisor has seen the processes of the models
-        psutil.Process(server.pid).children()[0].kill()
-        wait_until(lambda: "model add was ready before and did not load now" in server.log)
-        graph.write_bytes(before)
-        wait_until(lambda: len(server.served_models()) == 2)
-        assert {model.name for model in server.served_models()} == {"scale", "add"}
-        assert server.restarts >= 2
-
-
-@pytest.mark.slow
-def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only):
-    with LocalServer(scale_only, admin=True) as server:
-        transport = Transport(parse_url(server.http_url))
-        time.sleep(1)  # the supervisor has seen the process of the model
-        for action in ("unload", "load", "load"):
-            request = f"{server.http_url}/v2/repository/models/scale/{action}"
-            with urllib.request.urlopen(request, data=b"{}", timeout=60):
-                pass
-            time.sleep(1)
-        assert transport.ready_models() == {"scale": "1"}
-        assert server.restarts == 0
-        transport.close()
 
 
 def test_restarts_come_later_each_time_and_end():

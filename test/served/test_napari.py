@@ -9,7 +9,6 @@ from PIL import Image
 from support import clip
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient
-from triton_sam.errors import ServerUnreachableError
 from triton_sam.integrations.napari.jobs import Ended, Masks, NewObjects, Preview, Progress
 from triton_sam.integrations.napari.requests import Clients, Model, Requests, models_at
 from triton_sam.integrations.napari.sources import Prompt, Source
@@ -134,23 +133,6 @@ def test_a_large_image_is_asked_part_by_part(clients, photo):
         running.requests.cancel()
         while (event := running.events.get(timeout=60)) != Ended("cancelled"):
             assert isinstance(event, Progress)
-
-
-def test_errors_are_lines_for_the_user(clients, photo):
-    with plugin(clients, Source([photo], rgb=True)) as running:
-        running.requests.find((), ["dog"], 0.3)
-        assert "words" in running.next(Ended).text
-        running.requests.track({((), 1): CLICK}, (), 0)
-        assert "single image" in running.next(Ended).text
-        running.requests.everything((), points_per_side=-1)
-        assert "points_per_side" in running.next(Ended).text
-    with plugin(clients, Source([np.zeros((9, 9, 3), np.int64)], rgb=True)) as running:
-        running.requests.segment((), 1, CLICK)
-        assert running.events.get(timeout=60) == Ended(
-            "colours of the type int64 cannot be sent: convert the layer to uint8", is_job=False
-        )
-    with pytest.raises(ServerUnreachableError):
-        models_at("localhost:9")
 
 
 def test_words_become_new_objects(clients, photo, monkeypatch):

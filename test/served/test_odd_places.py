@@ -191,7 +191,6 @@ def serving(installed: Installation, command: Sequence[str], url: str, **variabl
 
 PLACES = [
     pytest.param(SHELL, {}, [], id="shell"),
-    pytest.param(SHELL, {}, ["--admin"], id="shell, admin"),
     pytest.param(NOT_UTF8, STRICT, [], id="not UTF-8"),
     pytest.param(NOT_UTF8, LOCALE_C, ["--admin"], id="not UTF-8 in C, admin"),
 ]

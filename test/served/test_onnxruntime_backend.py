@@ -3,7 +3,6 @@
 import math
 import os
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -174,31 +173,6 @@ def test_each_model_that_does_not_load_says_why(tmp_path):
         assert re.search("'fast' failed to load: .*GPU", str(caught.value))
 
 
-@pytest.mark.skipif(HAS_GPU, reason="this machine has a GPU")
-def test_kind_auto_without_a_gpu_runs_on_the_cpu(tmp_path):
-    write_model(tmp_path, "any", add_graph(), config_of(more="instance_group { kind: KIND_AUTO count: 1 }"))
-    with LocalServer(tmp_path) as server:
-        assert [model.device for model in server.served_models()] == ["CPU"]
-
-
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "words"),
-    [
-        ("x", "y", None),
-        ("x scale", "y", None),
-        ("", "", None),  # Triton checks this itself
-        ("x z", "y", "names input z; the ONNX file has scale, x"),
-        ("scale", "y", "leaves out input x, which the ONNX file needs"),
-        ("x", "mask", "names output mask; the ONNX file has y"),
-    ],
-)
-def test_names_of_a_config_and_of_the_graph(backend, inputs, outputs, words):
-    config = {"input": [{"name": name} for name in inputs.split()], "output": [{"name": n} for n in outputs.split()]}
-    expected = nullcontext() if words is None else pytest.raises(backend.pb_utils.TritonModelException, match=words)
-    with expected:
-        backend.check_names(config, {"x"}, {"scale"}, {"y"})
-
-
 def test_the_memory_limit_of_triton_sam_config_reaches_cuda(backend, monkeypatch):
     """No GPU is needed: the providers of ONNX Runtime are those of a machine with CUDA."""
     cuda = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
@@ -255,13 +229,3 @@ def test_a_cancelled_request_is_not_computed(backend):
     answers = model.execute([gone, alive])
     assert isinstance(answers[0].error, backend.pb_utils.TritonError)
     assert answers[1] == "computed"
-
-
-def test_a_model_can_import_the_packages_of_this_program(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "module_of_this_test.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
-    code = b"import module_of_this_test, triton_sam\nclass TritonPythonModel: pass\n"
-    write_model(tmp_path / "models", "plain", code, config_of().replace("onnxruntime", "python"), "1/model.py")
-    with LocalServer(tmp_path / "models") as server:
-        assert [model.name for model in server.served_models()] == ["plain"]

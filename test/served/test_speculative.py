@@ -23,8 +23,6 @@ from support.conditions import settled, wait_until
 from triton_sam import (
     ConfigurationError,
     InputError,
-    NoImageError,
-    PromptError,
     SAM2TritonClient,
     SpeculativeSAM2Client,
     queue_multiple_requests,
@@ -216,26 +214,6 @@ def test_threads_and_event_loops_share_one_client(sync):
     client.close()
     with pytest.raises(ConfigurationError, match="closed"):
         client.predict_sync(POINT)
-
-
-@over_http
-def test_wrong_use_is_one_clear_error(url, sync):
-    async def scenario(client):
-        with pytest.raises(PromptError, match="outside"):
-            await client.predict_async([[9999, 1]])
-        with pytest.raises(PromptError, match="coords_list has 2 positions, but labels_list has 1"):
-            await queue_multiple_requests(client, PATH[:2], LABELS[:1], "s")
-        assert await wait_for_latest_result([], client, "s") is None
-        assert client.cancel_session_requests("unknown") == 0
-        assert set(client.get_session_status("unknown").values()) == {0}
-        assert client.cleanup_session("unknown") == 0
-
-    speculate(sync, scenario)
-    with SpeculativeSAM2Client(url) as client, pytest.raises(NoImageError, match="set_image"):
-        client.predict_sync(POINT)
-    for options in ({"model_type": "sam9"}, {"timeout": 0}, {"max_in_flight": 0}, {"max_in_flight_total": 0}):
-        with pytest.raises(ConfigurationError):
-            SpeculativeSAM2Client(url, **options)
 
 
 def test_closing_ends_every_task_and_every_connection(sync):

@@ -198,12 +198,6 @@ def test_a_family_without_a_reference_says_so(toy):
         registry.exporter("toy").reference(None)
 
 
-def test_an_unknown_family_is_an_error():
-    for call in (registry.exporter, families.get_family, families.unregister):
-        with pytest.raises(ConfigurationError, match="unknown model type 'sam9': choose one of sam1, sam2, sam3"):
-            call("sam9")
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

@@ -134,23 +134,6 @@ def test_config_command(repository, capsys):
 # --- warm-up
 
 
-@pytest.mark.parametrize(
-    "model", [f"{name}_{role}" for name in ("sam1", "sam2", "sam3") for role in ("encoder", "decoder")]
-)
-def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model):
-    config = parse_config(config_text(model))
-    (sample,) = config.model_warmup
-    assert (sample.batch_size, sample.count) == (1, 1)
-    assert set(sample.inputs) == {tensor.name for tensor in config.input if not tensor.optional}
-    for tensor in config.input:
-        if tensor.optional:
-            continue
-        given = sample.inputs[tensor.name]
-        assert given.zero_data
-        assert given.data_type == tensor.data_type
-        assert [own if own >= 0 else 1 for own in tensor.dims] == list(given.dims)
-
-
 def test_the_client_of_pytriton_reads_the_configuration(server):
     """It requires `count` in a warm-up."""
     client_of = pytest.importorskip("pytriton.client").ModelClient

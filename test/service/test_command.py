@@ -14,7 +14,6 @@ from unittest.mock import Mock
 import psutil
 import pytest
 from support.conditions import wait_until
-from support.in_process import made_up_triton
 
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
@@ -205,18 +204,6 @@ def test_the_lines_of_the_documentation_work(service, tmp_path):
 
 
 # --- what it prints when it starts: faults of Triton, and what people on other computers need ------------------------
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("sam2", []),
-        ("sam9", ["--model sam9: Triton has no such model ready, but sam2, sam2_decoder, sam2_encoder"]),
-    ],
-)
-def test_a_model_that_triton_lacks_is_named(model, words):
-    with made_up_triton({"sam2": "sam2"}, ["sam2"]) as triton:
-        assert list(run.advice(ServiceSettings(url=triton.url, model=model))) == words
 
 
 def test_what_is_wrong_with_triton(monkeypatch):

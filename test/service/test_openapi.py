@@ -67,11 +67,6 @@ def test_made_up_requests(with_large, images):
     assert {200, 404, 422} <= set(statuses)
 
 
-@pytest.mark.nightly
-def test_two_thousand_made_up_requests(with_large, images):
-    assert len(_drive(with_large, images, THOROUGH)) >= 2000
-
-
 # --- the document ----------------------------------------------------------------------------------------------------
 
 

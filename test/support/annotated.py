@@ -1,4 +1,4 @@
-"""A folder of small images with boxes in COCO's format, a client whose masks are the boxes, and drawn scenes."""
+"""A folder of small images with boxes in COCO's format and a client whose masks are the boxes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam._common import strict_json
 from triton_sam.annotate import job
 from triton_sam.concepts.instances import Instance
 from triton_sam.errors import SamError
 from triton_sam.families import get_family
 from triton_sam.inputs.images import open_image
 from triton_sam.inputs.prompts import check_prompts
-from triton_sam.masks import mask_to_box
-from triton_sam.masks.boxes import corner_and_size
 from triton_sam.masks.segment import Segment
 
 SIZE = (40, 30)
@@ -147,34 +144,3 @@ def kept_ids(out: Path) -> set[int]:
     """Return the ids of the images, or tiles, in complete shards."""
     shards = sorted(out.glob("shards/[0-9]*.jsonl"))
     return {record["id"] for path in shards for record in lines_of(path)}
-
-
-SIDE = 320
-OBJECTS = 4
-"""Maximum number of boxes per scene."""
-
-
-def write_scenes(folder: Path, count: int, side: int = SIDE, objects: int | None = OBJECTS) -> Path:
-    """Write scenes as PNG, and `boxes.json` beside them; return the path of the latter.
-
-    Args:
-        count: number of scenes; scene i has the seed i, from 1.
-        objects: number of objects of each scene with a box; None: all objects and their parts.
-    """
-    from triton_sam.scenes.scenes import generate_scene
-
-    folder.mkdir(parents=True, exist_ok=True)
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for number in range(1, count + 1):
-        scene = generate_scene(number, side)
-        name = f"{number:04}.png"
-        Image.fromarray(scene.image).save(folder / name)
-        images.append({"id": number, "file_name": name, "width": side, "height": side})
-        for mask in scene.masks[:objects]:
-            entry = {"id": len(annotations) + 1, "image_id": number, "category_id": 1 + len(annotations) % 2}
-            annotations.append({**entry, "bbox": corner_and_size(mask_to_box(mask))})
-    categories = [{"id": 1, "name": "odd"}, {"id": 2, "name": "even"}]
-    path = folder / "boxes.json"
-    path.write_text(strict_json.dumps({"images": images, "annotations": annotations, "categories": categories}))
-    return path

@@ -1,4 +1,4 @@
-"""The official video predictors as references: of the sam2 package, and of transformers, on the CPU, by Meta's rules."""
+"""The official video predictors as references: that of the sam2 package, and transformers' with Meta's rules."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from triton_sam.client.session_image import SessionImage  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
 from triton_sam.export.sam2.recipe import EXPORTER as SAM2_EXPORTER  # noqa: E402
-from triton_sam.export.sam2.reference import Sam2Reference  # noqa: E402
+from triton_sam.export.sam2.recipe import Sam2Reference  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 from triton_sam.verify import THRESHOLDS  # noqa: E402
@@ -47,8 +47,7 @@ def reference(family: str) -> Reference:
     if family in ("sam1", "mobilesam", "samhq"):
         return registry.exporter(family).reference(export_once(family).model)
     if family == "edgetam":
-        from triton_sam.export.edgetam.recipe import image_model
-        from triton_sam.export.edgetam.reference import EdgeTamReference
+        from triton_sam.export.edgetam.recipe import EdgeTamReference, image_model
 
         return EdgeTamReference(image_model(edgetam_micro().model))
     if family == "sam3":

@@ -13,7 +13,7 @@ from support.tiny_models import SCALE_CONFIG, config_text, scale_graph, write_fa
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
 from triton_sam.commands import doctor
-from triton_sam.commands._devices import server_gpus
+from triton_sam.commands.doctor import server_gpus
 from triton_sam.commands.reload import reload
 from triton_sam.errors import InferenceError
 from triton_sam.local_server import LocalServer

@@ -30,7 +30,7 @@ from tritonclient.utils import InferenceServerException
 from triton_sam import AsyncSAM2TritonClient, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.families import get_family, model_name
 from triton_sam.families.tables import DECODER, ENCODER, Tensor
-from triton_sam.repository.names import FAMILY_KEY
+from triton_sam.repository.config import FAMILY_KEY
 from triton_sam.transport import triton
 from triton_sam.transport.url import ServerUrl
 from triton_sam.wire import contract, video

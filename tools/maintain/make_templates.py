@@ -25,9 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tools.maintain.recipes import Recipes
 from tools.maintain.sources import MADE, digest
 from tools.maintain.traces import Traced, traced
-from triton_sam.export.derive import Tree, evaluate
 from triton_sam.export.settings import Settings
-from triton_sam.export.templates import FOLDER, LAYOUT, graph_of, templates
+from triton_sam.export.templates import FOLDER, LAYOUT, Tree, evaluate, graph_of, templates
 from triton_sam.families import FAMILIES, Family, get_family
 from triton_sam.families.tables import ModelSize
 

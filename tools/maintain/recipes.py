@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from triton_sam.export.derive import JOIN, TAKE, VALUE, Tree, evaluate, value
+from triton_sam.export.templates import JOIN, TAKE, VALUE, Tree, evaluate, value
 
 Array = npt.NDArray[Any]
 _VIEWS = {"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "alias", "clone", "detach", "_to_copy"}

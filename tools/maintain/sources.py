@@ -9,7 +9,7 @@ from pathlib import Path
 EXPORT = Path(__file__).parents[2] / "triton_sam/export"
 MADE = Path(__file__).with_name("templates.json")
 """The digest of the code that made each family's stored templates, and the versions of the packages."""
-COMMON = ("derive.py", "tracing.py", "rewrites.py", "point_graphs.py")
+COMMON = ("templates.py", "tracing.py", "rewrites.py", "point_graphs.py")
 FOLDERS = {
     "sam1": ("sam1",),
     "sam2": ("sam2",),

@@ -13,7 +13,7 @@ from ..families.registry import TensorNames
 from ..families.sam2 import SAM2
 from ..families.tables import DECODER, ENCODER
 from ..inputs.embeddings import ImageEmbeddings
-from ..repository.names import CHECKPOINT_KEY, FAMILY_KEY
+from ..repository.config import CHECKPOINT_KEY, FAMILY_KEY
 from .session_image import SessionImage
 
 FIXED_IMAGE = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)

@@ -18,8 +18,8 @@ from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
 from ..masks.polygons import Trace, main_polygons, trace_polygons
 from ..masks.segment import Segment
+from ..repository.config import DECODER_IN_SESSION_VARIABLE
 from ..repository.folder import default_repository, writable_repository
-from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
 MODELS_VARIABLE = "TRITON_SAM_MODELS"

@@ -31,8 +31,8 @@ from ..repository.aliases import (
     remove_alias,
     write_alias,
 )
+from ..repository.config import CONFIG_NAME
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, is_demo_model, list_models, subfolders
-from ..repository.names import CONFIG_NAME
 from ..sessions.encoder_front.install import front_config, write_front
 from ..wire.encoder_front import PIXEL_MODES
 from . import _options

@@ -25,8 +25,8 @@ from ..repository.accelerators import (
     tune,
 )
 from ..repository.aliases import rewrite_aliases
+from ..repository.config import CONFIG_NAME
 from ..repository.folder import list_models
-from ..repository.names import CONFIG_NAME
 from . import _options
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Tuning))

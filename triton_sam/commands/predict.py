@@ -19,6 +19,7 @@ from typing import Any
 from .._common import strict_json
 from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
+from ..concepts.query import MASK_THRESHOLD, check_query
 from ..errors import ConfigurationError, InputError, PromptError
 from ..families import get_family
 from ..families.sam2 import SAM2
@@ -27,7 +28,8 @@ from ..inputs.prompts import check_prompts
 from ..masks.cleanup import Cleanup
 from ..masks.drawing import overlay
 from ..masks.segment import Segment, best_of
-from . import _options, _predict_files, _predict_words, _progress, _server, _task_options
+from ..tracks.prompts import read_mask
+from . import _options, _predict_files, _progress, _server, _task_options
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
 from ._task_options import box, point
 
@@ -73,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON, one line per image"
     )
     _task_options.add_cleanup(parser)
-    _predict_words.add_options(parser)
+    add_word_options(parser)
     _options.add_client(parser)
     parser.set_defaults(model=None)  # run() chooses it by the prompt
     _options.add_quiet(parser)
@@ -89,7 +91,7 @@ class _Answer:
 
 
 def run(args: argparse.Namespace) -> int:
-    words = _predict_words.are_wanted(args)
+    words = words_are_wanted(args)
     args.model = _task_options.family_for_words(args.model) if words else args.model or DEFAULT_FAMILY
     _check_options(args, words)
     cleanup = Cleanup() if words else replace(_task_options.cleanup_of(args), mask_threshold=args.mask_threshold or 0.0)
@@ -98,9 +100,9 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     # Check prompts and files before the server encodes an image, which may take a minute.
     objects = [1 if words else _objects(args, source, prompt) for source in sources]
-    asked = _predict_words.read(args) if words else {}
+    asked = read_words(args) if words else {}
     if words:
-        _predict_words.check(asked, sources)
+        check_words(asked, sources)
     _check_files(args, sources, objects, form)
     with ends_by_interrupt(), _server.connected(args) as client:
         with _progress.bar(args, total=len(sources), unit="image", leave=False, in_logs=False) as shown:
@@ -250,3 +252,90 @@ def _document(answer: _Answer, several: bool) -> dict[str, Any]:
     objects = [{**facts(segment), "rle": segment.to_rle()} for segment in answer.segments]
     named = {"file": answer.source.name} if several else {}
     return {**named, "image": {"width": width, "height": height}, "objects": objects, **answer.timings}
+
+
+_MASKS = ("example_mask", "not_example_mask")
+_CLICKS = ("point", "box", "mask_input", "logits")
+
+
+def add_word_options(parser: argparse.ArgumentParser) -> None:
+    group = _task_options.add_words_group(parser)
+    _task_options.add_texts(group)
+    group.add_argument(
+        "--example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of an instance; repeat for more"
+    )
+    group.add_argument(
+        "--not-example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of an object to exclude"
+    )
+    group.add_argument(
+        "--example-mask",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="mask of an instance, a PNG of the image's size, used as a box; repeat for more",
+    )
+    group.add_argument(
+        "--not-example-mask", action="append", type=Path, metavar="FILE", help="mask of an object to exclude"
+    )
+    group.add_argument("--example-image", type=Path, metavar="FILE", help="another image, which all examples belong to")
+    _task_options.add_word_filters(group)
+    group.add_argument(
+        "--mask-threshold",
+        type=float,
+        metavar="P",
+        help=f"lowest probability of a pixel (default: {MASK_THRESHOLD}); for clicks, boxes and --mask-input, the "
+        "logit above which a pixel is foreground (default: 0, as in the official predictor; lower gives larger masks)",
+    )
+
+
+def words_are_wanted(args: argparse.Namespace) -> bool:
+    """Return whether the command finds instances instead of segmenting by clicks."""
+    examples = [getattr(args, name) for name in ("example", "not_example", *_MASKS)]
+    wanted = any((args.text, *examples))
+    given = {
+        **_task_options.word_filters(args),
+        **({"example_image": args.example_image} if args.example_image else {}),
+    }
+    if given and not wanted:
+        raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --text and --example")
+    if args.example_image and not any(examples):
+        raise ConfigurationError("--example-image needs --example or --example-mask, which show something in it")
+    clicks = [name for name in _CLICKS if getattr(args, name)]
+    if wanted and clicks:
+        raise PromptError(f"--{clicks[0].replace('_', '-')} cannot be combined with --text and --example")
+    candidates = [name for name in ("multimask", "all_candidates") if getattr(args, name)]
+    if wanted and candidates:
+        raise PromptError(f"--{candidates[0].replace('_', '-')} is for clicks: an instance has one mask")
+    if wanted and not _task_options.cleanup_of(args).changes_nothing:
+        raise PromptError("the clean-up options are for clicks: leave them out with --text and --example")
+    return wanted
+
+
+def read_words(args: argparse.Namespace) -> dict[str, Any]:
+    """Read the files of example masks and return the arguments of client.find() except the image."""
+    shown, others = args.example or [], args.not_example or []
+    masks = {} if args.mask_threshold is None else {"mask_threshold": args.mask_threshold}
+    return {
+        "text": args.text,
+        "boxes": [*shown, *others] or None,
+        "box_labels": [1] * len(shown) + [0] * len(others) or None,
+        "example": args.example_image,
+        **_task_options.word_filters(args),
+        **masks,
+        **_masks(args),
+    }
+
+
+def check_words(asked: Mapping[str, Any], sources: Sequence[Source]) -> None:
+    """Check the arguments from read() against the images before a request is sent."""
+    query = check_query(**{name: value for name, value in asked.items() if name != "example"})
+    example = asked["example"]
+    for image in [each.content for each in sources] if example is None else [example]:
+        query.check_inside(open_image(image).size)
+
+
+def _masks(args: argparse.Namespace) -> dict[str, Any]:
+    shown, others = ([read_mask(file) for file in getattr(args, name) or []] for name in _MASKS)
+    if not shown and not others:
+        return {}
+    return {"masks": [*shown, *others], "mask_labels": [1] * len(shown) + [0] * len(others)}

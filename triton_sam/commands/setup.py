@@ -12,7 +12,7 @@ from ..export import registry
 from ..export.settings import CHECKPOINT_HASH, PRECISIONS, Settings
 from ..families import FAMILIES, get_family
 from ..families.tables import Checkpoint
-from ..repository.names import check_name
+from ..repository.config import check_name
 from . import _families, _hub, _options
 from .download import add_download_options, add_size, chosen_row, chosen_size, fetch_checkpoint, place
 

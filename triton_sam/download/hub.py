@@ -17,9 +17,8 @@ from .._common.text import first_line
 from ..errors import ConfigurationError, DownloadError
 from ..families import Family
 from ..families.tables import HubFiles
-from ..repository.config import config_for
+from ..repository.config import CONFIG_NAME, check_name, config_for
 from ..repository.install import install, newer_version_warning, write_flushed
-from ..repository.names import CONFIG_NAME, check_name
 from .fetch import fetch
 
 try:

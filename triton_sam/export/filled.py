@@ -16,11 +16,10 @@ from .._common.extras import missing
 from ..errors import CheckpointError
 from ..families import Family
 from ..families.tables import ModelSize, ModelSpec
-from .derive import Tree, evaluate
 from .exporter import Exporter
 from .settings import Settings
 from .stored import Stored
-from .templates import Layout, Template, graph_of, templates
+from .templates import Layout, Template, Tree, evaluate, graph_of, templates
 
 try:
     import onnx

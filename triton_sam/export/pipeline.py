@@ -24,10 +24,9 @@ from ..everything.parameters import METADATA_KEY, thresholds_of
 from ..families import get_family
 from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
-from ..repository.config import config_for
+from ..repository.config import CONFIG_NAME, config_for
 from ..repository.folder import read_model
 from ..repository.install import install, newer_version_warning, staging, write_flushed
-from ..repository.names import CONFIG_NAME
 from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 from ..sessions.configs import Missing, missing_programs
 from .exporter import Exporter

@@ -11,7 +11,7 @@ from .._common.text import valid_utf8
 from ..errors import ConfigurationError
 from ..everything.parameters import check_thresholds
 from ..families import Family
-from ..repository.names import check_name
+from ..repository.config import check_name
 
 PRECISIONS = ("fp32", "fp16", "int8")
 CHECKPOINT_HASH = "triton_sam.checkpoint_sha256"

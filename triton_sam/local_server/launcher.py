@@ -26,9 +26,9 @@ from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, 
 from triton_sam.local_server.probe import Probe, ServedModel, explain, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
 from triton_sam.local_server.settings import ServerSettings, completion_options, has_gpu, server_options
+from triton_sam.repository.config import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 from triton_sam.repository.folder import RepositoryModel
 from triton_sam.repository.hashes import intact_models
-from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 from triton_sam.repository.selection import select_models
 
 POLL_SECONDS = 0.02

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam._common.text import MAX_LINE
-from triton_sam.repository.names import CONFIG_NAME
+from triton_sam.repository.config import CONFIG_NAME
 
 from . import stubs
 

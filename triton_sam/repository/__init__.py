@@ -5,7 +5,7 @@ to load, `aliases` adds names, and `accelerators` writes the settings of GPUs an
 """
 
 from ..families import pair_names
-from .config import config_for, parse_config
+from .config import CONFIG_NAME, check_name, config_for, parse_config
 from .folder import (
     BUILT_IN_CHECKPOINT,
     REPOSITORY_VARIABLE,
@@ -15,7 +15,6 @@ from .folder import (
     version_folders,
     weights_in,
 )
-from .names import CONFIG_NAME, check_name
 
 __all__ = [
     "BUILT_IN_CHECKPOINT",

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from ..errors import ConfigurationError, RepositoryError
 from ..families import model_name, spec_of, split_model_name
 from ..families.tables import DECODER, ENCODER, encoder_jpeg_name, preprocess_name
-from .config import parse_config
-from .names import CONFIG_NAME, DECODER_IN_SESSION
+from .config import CONFIG_NAME, DECODER_IN_SESSION, parse_config
 from .selection import models_of_variant, read_repository
 
 Accelerator = Literal["none", "cuda", "tensorrt", "openvino"]

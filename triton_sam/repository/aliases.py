@@ -20,9 +20,8 @@ from .._common.files import atomic_write
 from ..errors import RepositoryError
 from ..families import model_name, variant_models
 from ..families.tables import ENCODER
-from .config import parse_config
+from .config import ALIAS_KEY, CONFIG_NAME, FAMILY_KEY, check_name, parse_config
 from .folder import RepositoryModel, weights_in
-from .names import ALIAS_KEY, CONFIG_NAME, FAMILY_KEY, check_name
 from .selection import models_of_variant, read_repository, select_models, unloadable
 
 PAINTERA_SAM1 = "sam1_paintera_encoder"

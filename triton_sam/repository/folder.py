@@ -18,8 +18,7 @@ from ..errors import RepositoryError
 from ..families import roles, spec_of, split_model_name
 from ..families.sam2 import SAM2
 from ..families.tables import ENCODER
-from .config import parse_config
-from .names import ALIAS_KEY, CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON
+from .config import ALIAS_KEY, CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON, parse_config
 from .onnx_header import GUARD_KEY, read_metadata
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from .._common.files import locked
+from .config import VERSION
 from .folder import version_folders
 from .hashes import forget_hashes, record_hashes, restore_hashes
-from .names import VERSION
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 """Suffixes of external data: of our own exports, and of the published SAM3 files."""

@@ -10,8 +10,8 @@ from ..errors import RepositoryError
 from ..families import Family, family_of_name, pair_names, split_model_name, variant_models
 from ..families.sam2 import SAM2
 from ..families.tables import video_name
+from .config import NAME, name_problem
 from .folder import RepositoryModel, read_model, readable_folders, subfolders
-from .names import NAME, name_problem
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from ..errors import ModelNotReadyError, RepositoryError
 from ..families.base import Family
 from ..families.concepts import BACKBONE_STATES, CONCEPT_ENCODER, TEXT_ENCODER
 from ..families.tables import ENCODER
-from ..repository.config import parse_config
-from ..repository.names import CONFIG_NAME
+from ..repository.config import CONFIG_NAME, parse_config
 from . import bls
 from .concepts import Concepts
 

@@ -19,9 +19,17 @@ from ..families import FAMILIES, PACKAGED, get_family, model_name, spec_of, vari
 from ..families.base import Family
 from ..families.sam2 import SAM2
 from ..families.tables import DECODER, ENCODER, Tensor, encoder_jpeg_name, preprocess_name
-from ..repository.config import QUEUE, ConfigTensor, config_for, parse_config, tensor_list, tensor_text
+from ..repository.config import (
+    CONFIG_NAME,
+    FAMILY_KEY,
+    QUEUE,
+    ConfigTensor,
+    config_for,
+    parse_config,
+    tensor_list,
+    tensor_text,
+)
 from ..repository.folder import list_models, weights_in
-from ..repository.names import CONFIG_NAME, FAMILY_KEY
 from ..wire import contract
 from ..wire import video as video_wire
 from ..wire.contract import Parameter, WireTensor

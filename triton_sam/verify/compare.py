@@ -11,7 +11,7 @@ import numpy as np
 
 from ..client.sync import SAM2TritonClient, SamTritonClient
 from ..export.reference import Answer, Prompt, Reference
-from ..export.sam2.reference import Sam2Reference
+from ..export.sam2.recipe import Sam2Reference
 from ..families import get_family
 from ..families.base import FloatArray, Size
 from ..inputs.images import ImageSource, open_image

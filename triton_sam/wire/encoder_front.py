@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import ConfigurationError, InputError
 from ..families.base import Family
-from ..repository.names import ALIAS_KEY
+from ..repository.config import ALIAS_KEY
 from .contract import Parameter, WireTensor
 
 JPEG_IMAGE = "jpeg_image"

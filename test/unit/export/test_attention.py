@@ -9,7 +9,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("sam2")
 
 from triton_sam._common.bundle import checkout  # noqa: E402
-from triton_sam.export.sam2 import attention  # noqa: E402
+from triton_sam.export.sam2 import graphs  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
 from triton_sam.export.sam2.recipe import EXPORTER  # noqa: E402
 from triton_sam.families.sam2 import SAM2  # noqa: E402
@@ -43,8 +43,8 @@ def kinds(graph):
 
 def test_every_block_is_one_node_and_says_the_same(model, graph):
     images = np.random.default_rng(0).random((2, 3, SIDE, SIDE), np.float32)
-    blocks = sum(isinstance(module, attention.MultiScaleAttention) for module in model.modules())
-    assert kinds(graph).count(attention.OPERATOR) == blocks > 5
+    blocks = sum(isinstance(module, graphs.MultiScaleAttention) for module in model.modules())
+    assert kinds(graph).count(graphs.OPERATOR) == blocks > 5
     assert "Softmax" not in kinds(graph)
     with torch.no_grad():
         official = Sam2Encoder(model)(torch.from_numpy(images))
@@ -57,7 +57,7 @@ def test_the_official_model_is_left_as_it_was(model):
     image = torch.zeros(1, 3, SIDE, SIDE)
     with torch.no_grad():
         before = model.forward_image(image)["vision_features"]
-        with attention.fused_attention(model):
+        with graphs.fused_attention(model):
             pass
         after = model.forward_image(image)["vision_features"]
     assert torch.equal(before, after)

@@ -17,8 +17,7 @@ from triton_sam.local_server import launcher
 from triton_sam.local_server.backends.onnxruntime import openvino_session
 from triton_sam.local_server.settings import ServerSettings
 from triton_sam.repository.accelerators import Tuning, tune
-from triton_sam.repository.config import parse_config
-from triton_sam.repository.names import DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
+from triton_sam.repository.config import DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE, parse_config
 
 OPENVINO, IN_SESSION = Tuning("openvino", precision="fp32"), Tuning(decoder_in_session=True)
 

@@ -12,9 +12,8 @@ from triton_sam.errors import ConfigurationError, RepositoryError
 from triton_sam.families import get_family, pair_names, variant_models
 from triton_sam.families.sam2 import SAM2
 from triton_sam.repository import folder
-from triton_sam.repository.config import config_for, parse_config
+from triton_sam.repository.config import check_name, config_for, parse_config
 from triton_sam.repository.folder import default_repository, list_models, weights_in, writable_repository
-from triton_sam.repository.names import check_name
 from triton_sam.repository.onnx_header import read_metadata
 from triton_sam.repository.selection import read_repository, select_models
 from triton_sam.sessions.configs import write_programs

@@ -10,7 +10,7 @@ from support.pb_utils import Triton
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import InferenceError
-from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
+from triton_sam.repository.config import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 from triton_sam.sessions.images import NoRoomError
 
 OPTION = "decoder_in_session"

@@ -1,4 +1,4 @@
-"""The exporter of EdgeTAM: it builds transformers' EdgeTamVideoModel and traces its graphs."""
+"""The exporter of EdgeTAM, with transformers' EdgeTamVideoModel, which is also the reference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from ..._common.extras import missing
 from ...errors import ConfigurationError
 from ...families.edgetam import EDGETAM
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import Frames, VideoReference
+from ..reference import Answer, Frames, Prompt, TransformersReference, VideoReference
 from ..settings import Settings
-from .reference import EdgeTamReference
 
 try:
     import onnx
@@ -38,6 +39,47 @@ try:
     from .graphs import GRAPHS, EdgeTamDecoder, EdgeTamEncoder, sam2_of
 except ImportError as error:
     raise missing("exporting and verifying EdgeTAM needs", "export", error, "export,local") from error
+
+
+class EdgeTamReference(TransformersReference):
+    """Reference that runs transformers' EdgeTamModel with its processor."""
+
+    def __init__(self, model: Any) -> None:
+        from transformers.models.sam2.image_processing_sam2 import Sam2ImageProcessor
+        from transformers.models.sam2.processing_sam2 import Sam2Processor
+
+        super().__init__("edgetam", model, Sam2Processor(Sam2ImageProcessor()))
+
+    def answer(self, prompt: Prompt, multimask: bool) -> Answer:
+        inputs = self._inputs(prompt)
+        mask = prompt.get("mask_input")
+        if mask is not None:
+            inputs["input_masks"] = torch.as_tensor(np.asarray(mask))[None]
+        with torch.no_grad():
+            if mask is not None and len(inputs) == 1:
+                logits, scores = self._of_mask_alone(inputs["input_masks"], multimask)
+            else:
+                outputs = self._model(image_embeddings=self._embeddings, multimask_output=multimask, **inputs)
+                logits, scores = outputs.pred_masks[0], outputs.iou_scores[0]
+        return self._answer(logits, scores)
+
+    def _of_mask_alone(self, mask: Any, multimask: bool) -> tuple[Any, Any]:
+        """Return logits (1,M,h,w) and scores (1,M) for a mask without points.
+
+        EdgeTamModel.forward would add two padding points. Meta's SAM2ImagePredictor and the other families add none, so
+        this calls the parts of EdgeTamModel without a point.
+        """
+        fine, middle, coarse = self._embeddings
+        logits, scores, *_ = self._model.mask_decoder(
+            image_embeddings=coarse,
+            image_positional_embeddings=self._model.get_image_wide_positional_embeddings(),
+            sparse_prompt_embeddings=coarse.new_zeros(1, 1, 0, coarse.shape[1]),
+            dense_prompt_embeddings=self._model.prompt_encoder.mask_embed(mask),
+            multimask_output=multimask,
+            high_resolution_features=[fine, middle],
+        )
+        return logits[0], scores[0]
+
 
 VIDEO_STRIDE = 256
 """With --video, the image size must be a multiple of this number, because a memory has 16 x 16 equal parts."""

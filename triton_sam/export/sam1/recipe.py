@@ -1,4 +1,4 @@
-"""The exporter of SAM1: it builds the model of the `segment_anything` package and traces its two graphs."""
+"""The exporter of SAM1, with the model and the official predictor of the `segment_anything` package."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+from PIL import Image
+
 from ..._common.extras import missing
 from ...errors import ConfigurationError
+from ...families.base import Family, FloatArray
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import GenerateMasks, official_records
-from .reference import Sam1Reference
+from ..reference import Answer, GenerateMasks, Prompt, official_records
 
 try:
     import onnx
@@ -25,6 +28,32 @@ try:
     from .graphs import Sam1Decoder, Sam1Encoder
 except ImportError as error:
     raise missing("exporting and verifying SAM1 needs", "export", error, "export,local") from error
+
+
+class Sam1Reference:
+    """Runs a SamPredictor: of segment_anything, or of another package with its interface."""
+
+    def __init__(self, family: Family, predictor: Any) -> None:
+        self.family = family
+        self._predictor = predictor
+
+    def set_image(self, image: Image.Image) -> None:
+        self._predictor.set_image(np.asarray(image))
+
+    def answer(self, prompt: Prompt, multimask: bool) -> Answer:
+        """Answer a prompt; several boxes go to predict_torch, because SamPredictor.predict takes only one box."""
+        arrays = {name: np.asarray(value) for name, value in prompt.items()}
+        if "box" in arrays and arrays["box"].ndim == 2:
+            return self._answer_boxes(arrays["box"], multimask)
+        masks, scores, logits = self._predictor.predict(**arrays, multimask_output=multimask)
+        return Answer(logits, scores, masks)
+
+    def _answer_boxes(self, boxes: FloatArray, multimask: bool) -> Answer:
+        predictor = self._predictor
+        frame = predictor.transform.apply_boxes_torch(torch.from_numpy(boxes), predictor.original_size)
+        masks, scores, logits = predictor.predict_torch(None, None, frame, multimask_output=multimask)
+        return Answer(logits.flatten(0, 1).numpy(), scores.flatten().numpy(), masks.flatten(0, 1).numpy())
+
 
 CHANNELS = 256
 """Channels of the image embeddings."""

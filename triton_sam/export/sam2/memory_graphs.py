@@ -16,7 +16,7 @@ from sam2.modeling.sam2_utils import LayerNorm2d, get_1d_sine_pe
 from torch import Tensor, nn
 
 from ..point_graphs import channel_norm
-from .attention import attend
+from .graphs import attend
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines."""

@@ -1,4 +1,4 @@
-"""The exporter of SAM2.1 and SAM2.0: it builds the model of the `sam2` package and traces its graphs."""
+"""The exporter of SAM2.1 and SAM2.0, with the model and the official predictors of the `sam2` package."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from ..._common.extras import missing
+from ..._common.progress import quiet
 from ..._common.text import first_line
 from ...errors import ConfigurationError
+from ...families import get_family
 from ...families.sam2 import SAM2
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import Frames, GenerateMasks, VideoReference, official_records
+from ..reference import Answer, Frames, GenerateMasks, Prompt, VideoReference, official_records
 from ..settings import Settings
-from .reference import Sam2Reference, mask_generator
 
 try:
     import onnx
@@ -30,11 +34,48 @@ try:
 
     from .. import tracing
     from ..point_graphs import trace_decoder
-    from . import attention
+    from . import graphs
     from .graphs import Sam2Decoder, Sam2Encoder
     from .video_graphs import check_video_model, trace_video
 except ImportError as error:
     raise missing("exporting and verifying SAM2 needs", "export", error, "export,local") from error
+
+
+class Sam2Reference:
+    """Reference that runs sam2.sam2_image_predictor.SAM2ImagePredictor."""
+
+    def __init__(self, model: Any) -> None:
+        from sam2.sam2_image_predictor import SAM2ImagePredictor
+
+        self.family = get_family("sam2")
+        with quiet():
+            self._predictor = SAM2ImagePredictor(model)
+        _set_feature_sizes(self._predictor, model)
+
+    def set_image(self, image: Image.Image) -> None:
+        with quiet():
+            self._predictor.set_image(image)
+
+    def answer(self, prompt: Prompt, multimask: bool) -> Answer:
+        arrays = {name: np.asarray(value) for name, value in prompt.items()}
+        masks, scores, logits = self._predictor.predict(**arrays, multimask_output=multimask)
+        logits = logits.reshape(-1, *logits.shape[-2:])
+        return Answer(logits, scores.reshape(-1), masks.reshape(-1, *masks.shape[-2:]).astype(bool))
+
+
+def mask_generator(model: Any, **parameters: Any) -> Any:
+    """Return a sam2.automatic_mask_generator.SAM2AutomaticMaskGenerator."""
+    from sam2.automatic_mask_generator import SAM2AutomaticMaskGenerator
+
+    generator = SAM2AutomaticMaskGenerator(model, **parameters)
+    _set_feature_sizes(generator.predictor, model)
+    return generator
+
+
+def _set_feature_sizes(predictor: Any, model: Any) -> None:
+    """Set the sizes of the feature maps; by default, they are those of an image size of 1024 pixels."""
+    predictor._bb_feat_sizes = [(model.image_size // stride,) * 2 for stride in (4, 8, 16)]  # noqa: SLF001
+
 
 OWN_CONFIGS = Path(__file__).parent / "configs"
 """The folder of this project's configurations, in addition to those of the `sam2` package."""
@@ -177,7 +218,7 @@ def _place_of(error: Exception) -> str:
 def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
     images = torch.export.Dim("images", min=1)
     example = torch.rand(2, 3, model.image_size, model.image_size, device=model.device)
-    with contextlib.nullcontext() if standard_operators else attention.fused_attention(model):
+    with contextlib.nullcontext() if standard_operators else graphs.fused_attention(model):
         return tracing.trace(Sam2Encoder(model), SAM2.encoder, [example], {"image": {0: images}})
 
 

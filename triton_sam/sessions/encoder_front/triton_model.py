@@ -19,7 +19,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ...errors import ConfigurationError, InputError
-from ...repository.names import ALIAS_KEY
+from ...repository.config import ALIAS_KEY
 from ...wire.encoder_front import JPEG_IMAGE, PIXELS, VALID_SIZE, FrontOptions, check_pixels, read_options
 from .. import bls
 from ..messages import Reply

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from ..._common import onnx_session, process
 from ...errors import ConfigurationError, MissingDependencyError, ModelNotReadyError, RepositoryError
 from ...families.base import FloatArray
-from ...repository.config import parse_config
-from ...repository.names import CONFIG_NAME, DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
+from ...repository.config import CONFIG_NAME, DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE, parse_config
 from .. import bls
 from ..tasks import waiting
 

@@ -23,7 +23,7 @@ from ...errors import ConfigurationError, SamError
 from ...everything.parameters import thresholds_in
 from ...families import variant_of
 from ...families.tables import DECODER, ENCODER
-from ...repository.names import DECODER_IN_SESSION
+from ...repository.config import DECODER_IN_SESSION
 from ...wire import contract
 from ...wire.pair import ModelPair
 from .. import bls

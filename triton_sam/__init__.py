@@ -111,7 +111,7 @@ _MODULES = {
     "SpeculativeSAM2Client": "client.speculative",
     "VideoRules": "concepts.video_rules",
     "VideoSegment": "masks.segment",
-    "fetch_image": "download.images",
+    "fetch_image": "download.http",
     "find_in_video": "client.video.words",
     "queue_multiple_requests": "client.paths",
     "track_words": "client.video.word_tracking",

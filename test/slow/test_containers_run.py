@@ -4,11 +4,7 @@ The base images are stand-ins (see `support/containers.py`). They show nothing o
 C++ backend, of Grafana, and of health checks by a timer.
 """
 
-import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import time
 import uuid
@@ -22,7 +18,7 @@ import pytest
 import yaml
 from support import containers
 from support.conditions import eventually
-from support.containers import TOKEN, ask, click, segment, version
+from support.containers import TOKEN, click, segment
 from support.fresh_clone import check_mask, fresh_clone, infer_example, served
 from support.nginx_proxy import free_ports, make_tls
 
@@ -49,9 +45,7 @@ def deployment(request, tmp_path_factory):
     """Build every image, start the compose file with its profiles, and yield how to reach it."""
     with containers.podman(tmp_path_factory.mktemp("podman"), f"sam{uuid.uuid4().hex[:6]}") as engine:
         compose = _write_compose_file(engine)
-        names = [
-            f"{name}_PORT" for name in ("HTTP", "GRPC", "METRICS", "SERVICE", "TLS_HTTP", "TLS_GRPC", "PROMETHEUS")
-        ]
+        names = [f"{name}_PORT" for name in PORTS]
         ports = dict(zip(names, free_ports(len(names)), strict=True))
         settings = {**ports, "TLS_ADDRESS": "127.0.0.1", "TRITON_SAM_TOKEN": TOKEN, "TRITON_TAG": _default_tag(engine)}
         _write_settings(engine, settings)
@@ -75,7 +69,6 @@ def deployment(request, tmp_path_factory):
             https=f"https://localhost:{ports['TLS_HTTP_PORT']}",
             grpcs=f"grpcs://localhost:{ports['TLS_GRPC_PORT']}",
             service=f"http://127.0.0.1:{ports['SERVICE_PORT']}",
-            prometheus=f"http://127.0.0.1:{ports['PROMETHEUS_PORT']}",
             tls={
                 "ca_certs": engine.directory / "deploy/nginx/tls/ca.crt",
                 "headers": {"Authorization": f"Bearer {token}"},
@@ -118,17 +111,6 @@ def test_a_container_has_few_rights(deployment, service):
     engine.execute(service, "sh", "-c", "if touch /written 2>/dev/null; then exit 1; fi")
 
 
-def test_prometheus_reads_triton_and_knows_the_alerts(deployment):
-    def is_up() -> bool:
-        targets = json.loads(ask(f"{deployment.prometheus}/api/v1/targets"))["data"]["activeTargets"]
-        return bool(targets) and all(target["health"] == "up" for target in targets)
-
-    eventually(is_up, 60)
-    groups = json.loads(ask(f"{deployment.prometheus}/api/v1/rules"))["data"]["groups"]
-    assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
-    assert groups
-
-
 def test_everybody_finds_a_server_that_was_killed_and_started(deployment):
     """The container has a new address then: clients of Triton, the service and nginx find it again by themselves."""
     engine = deployment.engine
@@ -146,45 +128,6 @@ def test_everybody_finds_a_server_that_was_killed_and_started(deployment):
             assert eventually(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
     finally:
         engine.run("start", triton)  # for the tests after this one, if it fails; a container that runs goes on
-
-
-@pytest.mark.export
-def test_new_weights_and_back(deployment):
-    """An export into the mounted repository becomes version 2; removing its folder brings version 1 back."""
-    pytest.importorskip("torch")
-    engine = deployment.engine
-    expected = click(deployment.http)
-    repository = engine.directory / "model_repository"
-    source = engine.directory / "checkpoints/sam2.1_hiera_micro.pt"
-    command = [sys.executable, "-m", "triton_sam", "export", "sam2", "--checkpoint", str(source)]
-    options = ["--precision", "int8", "--version", "2", "--model-repository", str(repository)]
-    environment = {**os.environ, "PYTHONPATH": str(checkout())}
-    subprocess.run([*command, *options], check=True, timeout=300, env=environment)
-    containers.give_to_containers(repository)
-    assert version(deployment) == "1"
-    engine.execute("triton", "triton-sam", "reload", "sam2")
-    assert eventually(lambda: version(deployment) == "2", 60)
-    assert not np.array_equal(click(deployment.http, fresh=True), expected)
-    for model in ("sam2_encoder", "sam2_decoder"):
-        shutil.rmtree(repository / model / "2")
-    engine.execute("triton", "triton-sam", "reload", "sam2")
-    assert eventually(lambda: version(deployment) == "1", 60)
-    np.testing.assert_array_equal(click(deployment.http, fresh=True), expected)
-
-
-def test_a_second_server_goes_on_when_the_first_dies(deployment):
-    engine = deployment.engine
-    expected = click(deployment.http)
-    engine.compose(*PROFILES, "up", "--detach", "--no-recreate", "triton-second")
-    eventually(lambda: engine.is_healthy("triton-second"), 120)
-    engine.run("stop", "--time", "40", engine.container("triton"))
-    try:
-        np.testing.assert_array_equal(eventually(lambda: click(deployment.grpcs, **deployment.tls), 60), expected)
-        assert eventually(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
-    finally:
-        engine.run("start", engine.container("triton"))
-    eventually(lambda: click(deployment.http), 60)
-    engine.run("stop", "--time", "40", engine.container("triton-second"))
 
 
 def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment, tmp_path):

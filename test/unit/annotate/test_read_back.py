@@ -266,6 +266,25 @@ def test_large_images(name, case, tmp_path, capsys):
     same(read(tmp_path), expected(usable))
 
 
+def test_supervision_loads_the_files(tmp_path):
+    sets = pytest.importorskip("supervision").DetectionDataset
+    Image.new("RGB", SIZE).save(tmp_path / "a.png")
+    record = record_of([PARTS, PIXEL], "a.png")
+    for name in ("coco", "coco-polygons", "yolo", "voc"):
+        WRITERS[name].write(tmp_path, lambda: [record], CATEGORIES, trace_polygons)
+    images = str(tmp_path)
+    rle = sets.from_coco(images, str(tmp_path / "coco.json"), force_masks=True)
+    polygons = sets.from_coco(images, str(tmp_path / "coco_polygons.json"), force_masks=True)
+    labels, names = str(tmp_path / "yolo/labels"), str(tmp_path / "yolo/data.yaml")
+    yolo = sets.from_yolo(images, labels, names, force_masks=True)
+    voc = sets.from_pascal_voc(images, str(tmp_path / "voc/Annotations"))
+    for data in (rle, polygons, yolo, voc):
+        ((_, _, found),) = list(data)
+        assert len(found) == 2
+    ((_, _, found),) = list(rle)
+    np.testing.assert_array_equal(found.mask, [PARTS, PIXEL])
+
+
 def test_classes_and_objects_that_a_byte_cannot_number_are_left_out(tmp_path):
     categories = {3: "cat", **{number: str(number) for number in range(100, 353)}, 7: "dog"}  # dog is the 255th
     (left,) = WRITERS["voc"].write(tmp_path, lambda: [record_of([PARTS, PIXEL])], categories, trace_polygons)

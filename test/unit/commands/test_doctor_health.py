@@ -46,16 +46,6 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path, capsys):
     assert f"error: {broken}: not a valid config.pbtxt: 1:" in error
 
 
-def test_enough_of_everything(findings, tmp_path, monkeypatch):
-    pytest.importorskip("fastapi")
-    monkeypatch.setattr(doctor, "MEMORY_TO_SERVE", 1)
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**12))
-    found = findings()
-    assert {found[name]["status"] for name in ("service", "memory", "disk")} == {"ok"}
-    assert re.fullmatch(r"\d+\.\d GB free", found["memory"]["text"])
-    assert found["disk"]["text"] == f"1000.0 GB free in {tmp_path}"
-
-
 def test_too_little_is_a_note_that_says_what_to_do(findings, monkeypatch):
     monkeypatch.setattr(doctor, "MEMORY_TO_SERVE", 1 << 50)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**9))

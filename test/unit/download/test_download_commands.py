@@ -134,15 +134,6 @@ def test_ctrl_c_keeps_the_part(server, tmp_path):
     assert server.ranges()[-1] == f"bytes={kept}-"
 
 
-def test_progress_goes_to_stderr_and_can_be_silenced(server, tmp_path, capsys):
-    get(server, tmp_path / "quiet")
-    assert capsys.readouterr() == ("", "")
-    checkpoints.download(entry(server), tmp_path / "loud")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert NAME in captured.err
-
-
 def test_nothing_listens(tmp_path, pauses):
     with Server() as gone:
         checkpoint = entry(gone)

@@ -1,9 +1,6 @@
 """`triton-sam evaluate`: simulated clicks and metrics with values computed by hand, and one run on a real server."""
 
-import importlib
 import json
-import signal
-import sys
 import weakref
 from dataclasses import replace
 
@@ -14,14 +11,13 @@ from support.commands import call
 from support.rectangles import mask
 
 from triton_sam.commands import _server
-from triton_sam.errors import InputError, MissingDependencyError, ServerTimeoutError
+from triton_sam.errors import InputError, ServerTimeoutError
 from triton_sam.masks import Segment
 
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 
-from triton_sam.evaluation import runner
-from triton_sam.evaluation.clicks import Click, first_click, next_click, shaken_box, tight_box
+from triton_sam.evaluation.clicks import Click, next_click, shaken_box, tight_box
 from triton_sam.evaluation.datasets import Dataset, Sample
 from triton_sam.evaluation.metrics import Answer, ObjectResult, spearman, summarize
 from triton_sam.evaluation.runner import EvaluationSettings, measure
@@ -249,25 +245,6 @@ def test_measurements_before_a_failure_are_printed(folder, monkeypatch, capsys, 
     assert text in printed.err
 
 
-def test_further_interrupts_lose_no_measurements(folder, monkeypatch, capsys):
-    class InterruptedClient(FailingClient):
-        failure = KeyboardInterrupt()
-
-        def __exit__(self, *_):
-            raise KeyboardInterrupt
-
-    table = runner.table
-
-    def interrupted_table(reports):
-        signal.raise_signal(signal.SIGINT)
-        return table(reports)
-
-    monkeypatch.setattr(_server, "SAM2TritonClient", InterruptedClient)
-    monkeypatch.setattr(runner, "table", interrupted_table)
-    assert call(f"evaluate --dataset {folder} --clicks 2") == 130
-    assert f"{folder.name} (partial)" in capsys.readouterr().out
-
-
 def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, capsys):
     clients = []
 
@@ -285,32 +262,7 @@ def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, caps
     assert all(mask_input is None for _, _, mask_input, _ in clients[0].rounds)
 
 
-@pytest.mark.parametrize(("package", "module"), [("scipy", "clicks"), ("scipy", "metrics"), ("matplotlib", "plots")])
-def test_the_error_names_the_missing_package(monkeypatch, package, module):
-    for name in [name for name in sys.modules if name.split(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, f"triton_sam.evaluation.{module}", raising=False)
-    with pytest.raises(MissingDependencyError, match=rf"{package} is missing.*pip install .*\[evaluate\]"):
-        importlib.import_module(f"triton_sam.evaluation.{module}")
-
-
 # Clicks
-
-
-def test_the_first_click_goes_to_the_innermost_pixel():
-    """The edge of the image is a border."""
-    assert first_click(mask((2, 3, 9, 10))) == Click(5, 6, 1)
-    assert first_click(mask((2, 3, 9, 10), (12, 2, 29, 4))) == Click(5, 6, 1)  # the longer one is thinner
-    assert first_click(mask((0, 0, 7, 7))) == Click(3, 3, 1)
-    assert first_click(np.ones((5, 9), bool)) == Click(2, 2, 1)  # the leftmost of (2..6, 2)
-
-
-def test_an_empty_mask_has_no_click_and_no_box():
-    with pytest.raises(InputError, match="an empty mask has no"):
-        first_click(mask())
-    with pytest.raises(InputError, match="an empty mask has no"):
-        tight_box(mask())
 
 
 def test_no_pixel_is_clicked_twice_and_a_perfect_mask_gets_no_click():

@@ -43,19 +43,12 @@ from triton_sam.export.stored import Stored  # noqa: E402
     "content",
     [
         header_of({"a": entry()}, bytes(7)),
-        header_of({"a": entry()}, bytes(9)),
         header_of({"a": entry(offsets=(0, 12))}, bytes(8)),
-        header_of({"a": entry(offsets=(8, 0))}, bytes(8)),
         header_of({"a": entry(offsets=(-8, 0))}, bytes(8)),
-        header_of({"a": entry(offsets=(0.0, 8.0))}, bytes(8)),
         header_of({"a": entry(offsets=(False, 8))}, bytes(8)),
-        header_of({"a": entry(offsets=[0])}, bytes(8)),
         header_of({"a": entry(shape=(3,))}, bytes(8)),
-        header_of({"a": entry(shape=(1,))}, bytes(8)),
         header_of({"a": entry(shape=(-2, -1))}, bytes(8)),
-        header_of({"a": entry(shape=(2.0,))}, bytes(8)),
         header_of({"a": entry(shape=(2, True))}, bytes(8)),
-        header_of({"a": entry(shape="2")}, bytes(8)),
         header_of({"a": entry(shape=None)}, bytes(8)),
         header_of({"a": entry(shape=[1] * 100_000)}, bytes(8)),
         header_of({"a": entry(shape=[2**70, 0], offsets=(0, 0))}),
@@ -63,12 +56,10 @@ from triton_sam.export.stored import Stored  # noqa: E402
         header_of({"a": entry(), "b": entry()}, bytes(8)),
         header_of({"a": entry(), "b": entry(offsets=(9, 17))}, bytes(17)),
         header_of({"a": {"dtype": "F32"}}, bytes(8)),
-        header_of({"a": 3}, bytes(8)),
         header_of(b"{"),
         header_of(b'{"a"' + b"[" * 100_000),
         header_of(b"{\xff}"),
         header_of({}, length=2**63),
-        header_of({}, length=100),
     ],
     ids=itertools.count(),
 )
@@ -227,38 +218,24 @@ def test_big_endian_files(tmp_path: Path) -> None:
         read(tmp_path / "x.pt")
 
 
-def test_archives_of_earlier_versions_have_no_byte_order(tmp_path: Path) -> None:
-    data = np.arange(4, dtype="<f4")
-    path = write_records(tmp_path / "x.pt", pickled({"a": tensor_of()}), s0=data.tobytes())
-    np.testing.assert_array_equal(read(path)["a"], data)
-
-
 @pytest.mark.parametrize(
     "tensor",
     [
         tensor_of(offset=1),
-        tensor_of(offset=-1),
         tensor_of(size=(5,)),
-        tensor_of(size=(-1,)),
         tensor_of(size=(2, 2), stride=(1, 3)),
         tensor_of(size=(2, 2), stride=(1,)),
         tensor_of(stride=(-1,)),
-        tensor_of(size=(2,), stride=(2**70,)),
         tensor_of(size=(2**70,), stride=(0,)),
         tensor_of(size=(2**59, 2**59, 0), stride=(1, 1, 1)),
         tensor_of(size=(1,) * 33, stride=(1,) * 33),
-        tensor_of(size=(4.0,)),
         tensor_of(size=(True,)),
-        tensor_of(size="4"),
         tensor_of(size=None),
-        tensor_of(offset=None),
         tensor_of(elements=5),
         tensor_of(elements=3),
         tensor_of(elements=-4),
-        tensor_of(elements="4"),
         tensor_of(key="1"),
         tensor_of(key="../data.pkl"),
-        tensor_of(key=0),
         tensor_of(size=[[4]]),
     ],
 )
@@ -311,13 +288,10 @@ def test_a_stored_record_that_says_another_size(tmp_path: Path) -> None:
     [
         (torch.ones(3).to(torch.float8_e4m3fn), "has a tensor of the unsupported type 'torch.float8_e4m3fn'$"),
         (torch.ones(3, dtype=torch.uint16), "has a tensor of the unsupported type 'torch.uint16'$"),
-        (torch.ones(3, dtype=torch.complex64), "unsupported type 'torch.ComplexFloatStorage'"),
         (torch.ones(3, dtype=torch.complex64).conj().imag, "unsupported type|negated or conjugated"),
         (torch.ones(3, 3).to_sparse(), "'a' is not a tensor, but torch._utils._rebuild_sparse_tensor"),
         (torch.ones(3, device="meta"), "is not a tensor, but torch._utils._rebuild_meta_tensor_no_storage"),
-        (np.float64(3), "is not a tensor, but numpy"),
         (argparse.Namespace(a=1), "is not a tensor, but argparse.Namespace"),
-        (torch.nn.Linear(2, 2), "is not a tensor, but torch.nn.modules.linear.Linear"),
     ],
 )
 def test_tensors_and_objects_that_are_not_supported(tmp_path: Path, tensor: Any, reason: str) -> None:

@@ -14,22 +14,11 @@ pytest.importorskip("onnx")
 from support.commands import error_of  # noqa: E402
 from support.family_exports import PACKAGES, SMALLEST  # noqa: E402
 
-from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
-from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families import FAMILIES, get_family  # noqa: E402
 
-DEFAULT_SIZES = {
-    "sam1": "vit_b",
-    "sam2": "configs/sam2.1/sam2.1_hiera_t.yaml",
-    "sam3": "reduced",
-    "mobilesam": "vit_t",
-    "samhq": "vit_tiny",
-    "edgetam": "repvit_m1",
-}
-"""The size of random weights when the caller names none."""
 OPTIONS = [
     *((family, {"name": "../evil"}, "model name") for family in FAMILIES),
     ("sam2", {"name": ""}, "model name"),
@@ -54,25 +43,14 @@ OPTIONS = [
 ]
 COMMANDS = [
     ("export sam1 --random 0 --size tiny", "no size 'tiny': choose one of vit_b, vit_l"),
-    ("export mobilesam --random 0 --size tiny", "no size 'tiny': choose one of vit_t"),
     ("export samhq --random 0 --size huge", "choose one of vit_tiny, vit_b, vit_l, vit_h"),
-    ("export edgetam --random 0 --size tiny", "no size 'tiny': choose one of repvit_m1"),
-    ("verify sam1 --random --size tiny", "no size 'tiny'"),
     ("export sam1 --random 0 --model-cfg x", "--model-cfg is for sam2"),
     ("export sam1 --random 0 --size vit_b --model-type vit_b", "--size and --model-type say the same: give one of"),
-    ("export sam3 --checkpoint sam3 --size full", "--size is for --random"),
     ("export sam1 --checkpoint mine.pth --size vit_l", "triton-sam download sam1 vit_l"),
-    ("export sam1 --checkpoint mine.pth --model-type vit_l", "download sam1 vit_l"),
     ("export sam1 --checkpoint no_such_vit_b.pth", "triton-sam download sam1 vit_b"),
-    ("export mobilesam --checkpoint none.pt", "triton-sam download mobilesam"),
-    ("export samhq --checkpoint sam_hq_vit_b.pth", "triton-sam download samhq vit_b"),
-    ("export edgetam --checkpoint none.pt", "triton-sam download edgetam"),
     ("export sam2 --random 0 --image-size 0", "image size 0: it must be"),
-    ("export sam2 --random 0 --text-encoder lite", "--text-encoder is for sam3, not for sam2"),
-    ("export sam1 --random 0 --standard-operators", "--standard-operators is for sam2"),
     ("export sam2 --random 0 --required-inputs", "give --name or --output-dir"),
     ("verify sam1 --random --exported .", "no weights for sam1"),
-    ("download sam1 base", "vit_b, vit_l, vit_h"),
 ]
 OFFICIAL = [
     ("mobilesam", "vit_t"),
@@ -99,23 +77,6 @@ def test_a_mistake_in_a_command_is_one_line_and_leaves_nothing(
     said = {line: error_of([*line.split(), "-q"], capsys) for line, _ in COMMANDS}
     assert [(line, said[line]) for line, text in COMMANDS if text not in said[line]] == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_random_weights_have_a_size_when_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(registry, "export", lambda *given: asked.append(given) or Exported({}, 1, {}))
-    for family in FAMILIES:
-        assert main(["export", family, "--random", "0"]) == 0
-    assert {family: settings.model for family, settings in asked} == DEFAULT_SIZES
-    asked.clear()
-    for family, size in (("sam1", "vit_h"), ("sam3", "full")):
-        assert main(["export", family, "--random", "0", "--size", size]) == 0
-    assert [(family, settings.model) for family, settings in asked] == [("sam1", "vit_h"), ("sam3", "full")]
-    assert {settings.checkpoint for _, settings in asked} == {None}
-    asked.clear()
-    for options in (["512"], ["1024"], ["512", "--name", "edgetam"]):  # the last one is asked for
-        assert main(["export", "edgetam", "--random", "0", "--image-size", *options]) == 0
-    assert [settings.name for _, settings in asked] == ["edgetam_512", None, "edgetam"]
 
 
 @pytest.mark.parametrize(("family", "size"), OFFICIAL)

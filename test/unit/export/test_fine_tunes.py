@@ -137,12 +137,10 @@ def test_a_file_on_the_disk(server: Server, tmp_path: Path) -> None:
     [
         (bytes, ["--sha256", "0" * 64], "is not the expected file: its SHA-256 is "),
         (lambda content: content[:-500], [], "not a readable PyTorch checkpoint (damaged or cut off?)"),
-        (lambda content: content[: len(content) // 2], [], "not a readable PyTorch checkpoint (damaged or cut off?)"),
         (lambda _: saved({"a": torch.ones(2)}), [], "does not fit SAM1 micro: 174 tensors missing, 1 too many"),
         (lambda _: b"<html>Not found</html>", [], "neither a file of torch.save() nor safetensors"),
         (bytes, ["--sha256", "0"], "--sha256 0: it must have 64 hexadecimal digits"),
         (bytes, ["--name", "../up"], "is not a valid model name"),
-        (bytes, ["--mirror", "http://localhost"], "not for --url"),
     ],
 )
 def test_files_that_cannot_be_served_leave_nothing_behind(

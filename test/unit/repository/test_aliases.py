@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 
-import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
@@ -193,34 +192,6 @@ def test_a_write_that_fails_leaves_nothing_and_can_be_repeated(repository, monke
                 write_alias(repository, wanted)
         assert names(repository) == expected
         assert write_alias(repository, wanted).is_file()
-
-
-@pytest.mark.slow
-def test_a_local_server_answers_under_all_names(tmp_path, capsys):
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
-    from support.tiny_models import add_graph, config_of, write_model
-
-    from triton_sam.transport import Transport
-    from triton_sam.transport.url import parse_url
-
-    for role in ("encoder", "decoder"):
-        write_model(tmp_path, f"sam2_{role}", add_graph(), config_of())
-    assert alias(tmp_path, "my_sam", "--of", "sam2", "-q") == 0
-    assert alias(tmp_path, "other", "--of", "my_sam", "-q") == 0
-    with local_server.LocalServer(tmp_path) as server:
-        transport = Transport(parse_url(server.http_url))
-        assert {"my_sam_encoder", "other_encoder", "other_decoder"} <= set(transport.ready_models())
-        for name in ("sam2", "my_sam", "other"):
-            answer = transport.infer(f"{name}_encoder", {"x": np.zeros((1, 4), np.float32)}, ["y"])
-            assert answer["y"].tolist() == [[0, 1, 2, 3]]
-        transport.close()
-        for url in (server.http_url, server.grpc_url):
-            capsys.readouterr()
-            assert main(["doctor", "--url", url, "--model-repository", str(tmp_path)]) == 0
-            report = capsys.readouterr().out
-            assert re.search(r"ok +model other_encoder +ensemble of my_sam_encoder\n", report)
-            assert re.search(r"ok +model sam2_encoder +1 instance on ", report)
 
 
 # The front ends that `triton-sam alias paintera` writes: replaced, removed, refused

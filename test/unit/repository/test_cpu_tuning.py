@@ -3,8 +3,6 @@
 No test here needs OpenVINO.
 """
 
-import importlib
-
 import pytest
 
 pytest.importorskip("onnx")
@@ -48,21 +46,6 @@ def test_the_configs_are_those_that_the_models_read():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"decoder_accelerator": "openvino"},
-        {"accelerator": "openvino", "gpus": (0,)},
-        *({"decoder_in_session": True, name: "cuda"} for name in ("accelerator", "decoder_accelerator")),
-    ],
-)
-def test_gpus_are_refused(wrong):
-    """test/unit/commands/test_errors.py has the decoder in the session with --gpus."""
-    with pytest.raises(ConfigurationError):
-        Tuning(**wrong)
-    assert Tuning("openvino", decoder_in_session=True).decoder_in_session
-
-
-@pytest.mark.parametrize(
     ("flags", "expected"),
     [("fpu avx512f avx512_bf16", True), ("fpu amx_tile amx_bf16", True), ("fpu avx2 avx512f avx512_bf16x", False)],
 )
@@ -96,18 +79,6 @@ def test_the_command_config_writes_the_parameter(tmp_path, capsys):
     assert main(command) == 0
     assert capsys.readouterr().out.split() == ["sam2"]
     assert (tmp_path / "sam2" / "config.pbtxt").read_text() == tune(config_text("sam2"), IN_SESSION)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [([], None), (["--decoder-in-session"], True), (["--no-decoder-in-session"], False)],
-)
-def test_serve_passes_the_choice_on(monkeypatch, options, expected):
-    given = {}
-    module = importlib.import_module("triton_sam.local_server.serve")
-    monkeypatch.setattr(module, "serve", lambda *_, **options: given.update(options) or 0)
-    assert main(["serve", *options]) == 0
-    assert given["decoder_in_session"] is expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, RepositoryError
-from triton_sam.families import get_family, pair_names, variant_models
+from triton_sam.families import get_family, pair_names
 from triton_sam.families.sam2 import SAM2
 from triton_sam.repository import folder
 from triton_sam.repository.config import check_name, config_for, parse_config
@@ -46,13 +46,6 @@ def make_model(folder, config=CONFIG, weights=None, version="1"):
         (folder / "config.pbtxt").write_text(config)
     if weights is not None:
         (folder / version / "model.onnx").write_bytes(weights)
-
-
-def test_metadata_by_hand(tmp_path):
-    metadata = {"triton_sam.family": "sam2", "note": "ä" * 300}
-    path = tmp_path / "model.onnx"
-    path.write_bytes(onnx_bytes(metadata))
-    assert read_metadata(path) == metadata
 
 
 @pytest.mark.export
@@ -183,21 +176,6 @@ def test_only_the_demo_model_names_its_checkpoint(checkpoint, said):
     assert (parameters["checkpoint"].string_value if "checkpoint" in parameters else None) == said
 
 
-def test_a_config_that_cannot_be_parsed_is_a_problem_and_no_crash(tmp_path):
-    with pytest.raises(RepositoryError, match=r"not a valid config\.pbtxt"):
-        parse_config("platform: 1")
-    for name, text in (("broken", "input [{"), ("plain", 'backend: "python"'), ("empty", "# nothing\n")):
-        (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "1" / "model.py").touch()
-        (tmp_path / name / "config.pbtxt").write_text(text)
-    models = read_repository(tmp_path)
-    found = {name: (bool(model.config_problem), model.has_config) for name, model in models.items()}
-    assert found == {"broken": (True, True), "plain": (False, True), "empty": (False, False)}
-    assert [model.name for model in select_models(tmp_path, None)] == ["broken", "empty", "plain"]
-    assert not models["broken"].config_is_complete
-    assert models["broken"].dependencies(models) == set()
-
-
 NOBODY = 65534
 
 
@@ -298,11 +276,3 @@ def test_a_variant_for_videos_brings_all_its_models(tmp_path):
 def test_the_error_for_an_absent_model_names_the_command_that_writes_it(tmp_path, model, command):
     with pytest.raises(RepositoryError, match=f"write them with `triton-sam {command}"):
         selected(tmp_path, model)
-
-
-def test_the_models_of_a_variant_come_after_those_that_they_call():
-    names = variant_models("mine")
-    assert names[:2] == ("mine_encoder", "mine_decoder")
-    assert names.index("mine_preprocess") < names.index("mine_encoder_jpeg") < names.index("mine")
-    assert names[-1] == "mine_video"
-    assert {"mine_memory_attention", "mine_detector"} <= set(names)

@@ -1,15 +1,13 @@
 """Drawn scenes and clips: the same for a seed; disjoint objects with parts; objects that cross, and one that hides."""
 
 import hashlib
-import importlib
-import sys
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cv2")
 
-from triton_sam.errors import ConfigurationError, MissingDependencyError
+from triton_sam.errors import ConfigurationError
 from triton_sam.scenes import scenes
 from triton_sam.scenes.clip import OBJECTS, generate_clip
 
@@ -46,24 +44,11 @@ def test_arguments_out_of_range_are_refused():
             scenes.generate_scene(seed, size, difficulty)
 
 
-def test_the_error_for_missing_opencv_names_the_extra(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("triton_sam.scenes")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install .*\[evaluate\]"):
-        importlib.import_module("triton_sam.scenes.scenes")
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_same_seed_gives_the_same_clip(seed):
     one, other = (generate_clip(seed, frames=4, size=96) for _ in range(2))
     assert hashlib.sha256(one.images.tobytes()).digest() == hashlib.sha256(other.images.tobytes()).digest()
     assert np.array_equal(one.labels, other.labels)
-
-
-def test_other_seeds_give_other_clips():
-    one, other = (generate_clip(seed, frames=2, size=96) for seed in (0, 1))
-    assert np.abs(one.images.astype(int) - other.images).mean() > 5
 
 
 @pytest.mark.parametrize("seed", range(6))

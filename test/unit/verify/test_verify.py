@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from support.commands import error_of
 from support.family_exports import sam2_micro
 
 from triton_sam import SAM2VideoClient
@@ -81,11 +80,6 @@ def test_command_fails_outside_the_bars(images, capsys):
     assert "14 of 14 outside the thresholds" in capsys.readouterr().out
 
 
-def test_an_image_that_is_not_there_is_one_line(capsys):
-    options = ["--random", "--size", "micro", "--image", "no_such.jpg", "-q"]
-    assert "no image at" in error_of(["verify", "sam2", *options], capsys)
-
-
 # The comparison of video models with the official video predictor: it passes for equal masks, and fails for others
 
 
@@ -154,6 +148,15 @@ def test_random_weights_see_objects(size):
 
 
 @pytest.mark.nightly
+def test_the_command(capsys):
+    arguments = ["verify", "sam2-video", "--random", "--size", "micro", "--image-size", "512", "--frames", "4"]
+    assert main([*arguments, "--local", "--json", "-q"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True
+    assert {row["runner"] for row in found["rows"]} == {"onnxruntime", "served over http", "served over grpc"}
+
+
+@pytest.mark.nightly
 def test_every_case(reference, runner):
     rows = list(verify.verify_video(reference, {"onnxruntime": runner}, SIZE, FRAMES))
     assert [row.case for row in rows] == list(verify.cases(SIZE, FRAMES))
@@ -163,12 +166,3 @@ def test_every_case(reference, runner):
 def test_the_threshold_is_lower_for_long_videos_and_that_of_images_below_fp32():
     assert (verify.threshold(8), verify.threshold(100)) == (0.9999, 0.999)
     assert (verify.threshold(8, "fp16"), verify.threshold(100, "int8")) == (0.99, 0.98)
-
-
-@pytest.mark.nightly
-def test_the_command(capsys):
-    arguments = ["verify", "sam2-video", "--random", "--size", "micro", "--image-size", "512", "--frames", "4"]
-    assert main([*arguments, "--local", "--json", "-q"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is True
-    assert {row["runner"] for row in found["rows"]} == {"onnxruntime", "served over http", "served over grpc"}

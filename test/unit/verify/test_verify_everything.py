@@ -14,13 +14,11 @@ from support.rectangles import mask
 from support.toy_decoder import light_repository
 
 from triton_sam._common.bundle import bundled
-from triton_sam._common.extras import find_package
 from triton_sam.cli import main
 from triton_sam.concepts.instances import Instance
 from triton_sam.export.reference import FoundInstance
 from triton_sam.verify import accelerated, format_table
 from triton_sam.verify import everything as verify
-from triton_sam.verify.accelerated import IMAGES, compare_precision, crops
 from triton_sam.verify.concepts import LIMITS, answered_cases, verify_concepts
 
 IMAGE = np.zeros((60, 80, 3), np.uint8)
@@ -65,14 +63,6 @@ def test_equal_masks_pass_and_others_fail():
     assert fewer.found < 0.99 <= fewer.right
     table = format_table(rows, verify.LIMITS).splitlines()
     assert [line.split()[-1] for line in table[1:]] == ["ok"] * 6 + ["ok", "FAIL", "FAIL"] * 2
-
-
-def test_fitting_thresholds_are_between_two_scores_and_in_range_for_scores_below_zero():
-    records = [{"predicted_iou": score, "stability_score": 0.9} for score in (-0.3, -0.1, -0.2)]
-    found = verify.fitting_thresholds(Drawn(), IMAGE)
-    assert found == {"pred_iou_thresh": pytest.approx(0.25), "stability_score_thresh": pytest.approx(0.625)}
-    found = verify.fitting_thresholds(lambda image, **_: records, IMAGE)
-    assert found == {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.9}
 
 
 @pytest.mark.export
@@ -248,39 +238,7 @@ def test_equal_masks_pass_and_others_do_not(repository, noisy, monkeypatch, caps
     assert (told["ok"], told["threshold"], told["precision"], told["masks"]) == (False, {"iou": 0.9999}, "fp32", 5)
 
 
-@pytest.mark.parametrize(
-    ("family", "options", "missing"),
-    [("sam1", [], "sam1"), ("sam3", [], "sam3"), ("sam2", ["--name", "sam2.1"], "sam2.1")],
-)
-def test_a_family_without_weights(repository, family, options, missing, monkeypatch, capsys):
-    monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(repository))
-    assert main(["verify", "openvino", family, "-q", *options]) == 1
-    error = capsys.readouterr().err.strip()
-    assert f"{repository} holds no weights for {missing}: see `triton-sam export {family}`" in error
-    assert "\n" not in error
-
-
 def test_without_openvino_the_error_names_the_command(repository, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "openvino", None)
     assert verify_openvino("--exported", repository) == 1
     assert "openvino extra" in capsys.readouterr().err
-
-
-PHOTOS = [bundled("test/images") / name for name in ("coffee.jpg", "shapes.jpg")]
-
-
-def test_crops_are_equal_each_time_and_different_from_each_other():
-    first, second = crops(PHOTOS), crops(PHOTOS)
-    assert len(first) == IMAGES
-    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
-    assert len({part.tobytes() for part in first}) == IMAGES
-    assert all(part.dtype == np.uint8 and part.shape[2] == 3 and min(part.shape[:2]) > 100 for part in first)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_package("openvino") is None, reason="openvino is not installed: pip install openvino")
-def test_masks_in_fp32_are_those_of_onnx_runtime():
-    found = compare_precision(FILES, "sam2", "fp32", crops(PHOTOS, 1))
-    assert (found.images, found.masks) == (1, 5)
-    assert found.passed
-    assert found.worst_iou <= found.mean_iou <= 1

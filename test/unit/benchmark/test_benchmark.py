@@ -1,8 +1,7 @@
-"""The parts of `triton-sam benchmark` that need no server: users, rounds, stages, the table, the machine."""
+"""The parts of `triton-sam benchmark` that need no server: users, rounds, stages, the table, words."""
 
 import contextlib
 import time
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -12,11 +11,14 @@ from triton_sam._common.bundle import bundled
 
 pytest.importorskip("psutil")
 
-from triton_sam.benchmark import latency, machine, throughput, timing
+from types import SimpleNamespace
+
+from triton_sam.benchmark import latency, timing
 from triton_sam.benchmark.results import Results, Row, Times, table
 from triton_sam.benchmark.settings import BenchmarkSettings
 from triton_sam.benchmark.target import Target
-from triton_sam.benchmark.timing import Crowd, Progress, crowd, take_turns
+from triton_sam.benchmark.timing import Progress, crowd, take_turns
+from triton_sam.families import get_family
 
 IMAGE = bundled("test/images") / "coffee.jpg"
 
@@ -45,19 +47,6 @@ def test_contenders_take_turns_for_the_smallest_number_of_rounds():
     take_turns(acts, times, 0.0, min_rounds=3)
     assert calls == ["a", "b"] * 4  # one round to warm up
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
-
-
-def test_an_interruption_leaves_the_rounds_before_it():
-    times = {}
-    calls = iter(range(100))
-
-    def act():
-        if next(calls) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        take_turns({"a": act}, times, 60.0, min_rounds=3, warm_up=False)
-    assert len(times["a"]) == 2
 
 
 def test_a_crowd_counts_users_and_errors(monkeypatch):
@@ -91,44 +80,6 @@ def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_after_it(monkeyp
     assert found.seconds < 2
 
 
-def test_a_note_tells_of_a_load_without_a_click(monkeypatch):
-    monkeypatch.setattr(throughput, "crowd", lambda *_: Crowd([[]]))
-    client = SimpleNamespace(set_image=lambda *_: None, predict=lambda *_: None)
-    target = SimpleNamespace(
-        protocols=["http"], pid=None, pair=SimpleNamespace(decoder="d"), content=b"", points=lambda: iter([(1, 1)]),
-        embeddings_place=lambda session: "client", client=lambda *_: contextlib.nullcontext(client),
-        statistics=lambda model: {"count": 1.0, "queue": 0.0, "compute_infer": 0.0},
-    )  # fmt: skip
-    results = Results({})
-    with Progress("load", 1, quiet=True) as progress:
-        throughput.measure_load(target, BenchmarkSettings(think=600.0), results, False, progress)
-    assert results.rows == []
-    assert "No user of the load test clicked" in results.notes[0]
-
-
-fail = Mock(side_effect=RuntimeError("Not Supported"))
-
-
-def make_nvml(count):
-    """Imitate NVML with a GPU that failed, and one that shares the processor's memory."""
-    return SimpleNamespace(
-        nvmlDeviceGetCount=count,
-        nvmlDeviceGetHandleByIndex=lambda index: index or fail(),
-        nvmlDeviceGetName=lambda handle: b"GB10",
-        nvmlDeviceGetMemoryInfo=fail,
-        nvmlSystemGetDriverVersion=lambda: "580.1",
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=40),
-    )
-
-
-@pytest.mark.parametrize(("count", "gpus", "use"), [(lambda: 2, ["GB10, driver 580.1"], [40.0]), (fail, [], [])])
-def test_a_machine_is_described_by_the_answers_of_its_gpus(monkeypatch, count, gpus, use):
-    monkeypatch.setattr(machine, "_nvml", lambda: make_nvml(count))
-    monkeypatch.setattr(machine, "has_gpu", lambda: True)
-    assert machine.describe_machine()["gpus"] == gpus
-    assert machine._gpu_use() == use
-
-
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
     target = Target("sam2", None, {protocol: f"{protocol}s://127.0.0.1:9"}, IMAGE)
@@ -138,3 +89,68 @@ def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
         latency.measure_stages(target, BenchmarkSettings(0.01, ("latency",), least_rounds=1), results, True, progress)
     assert {row.protocol for row in results.rows} == {None, protocol}
     assert results.find("latency", "click", "session", protocol)
+
+
+class Client(contextlib.AbstractContextManager):
+    """A search takes 2 ms, and 0.5 ms more for each word."""
+
+    def __init__(self) -> None:
+        self.searches = []
+
+    def __exit__(self, *_) -> None:
+        return
+
+    def find(self, words, *, image, **parameters):
+        self.searches.append((words, image, parameters))
+        time.sleep(0.002 + 0.0005 * len(words))
+
+
+class Reference:
+    def __init__(self) -> None:
+        self.searches = []
+
+    def set_image(self, image) -> None:
+        assert image.mode == "RGB"
+
+    def find(self, words, *, threshold):
+        self.searches.append((words, threshold))
+
+
+def measured(*, family="sam3", finds=True, weights=None, session=True):
+    client, results, seen = Client(), Results({}), iter(range(1000))
+    target = SimpleNamespace(
+        protocols=["http", "grpc"], pair=SimpleNamespace(family=get_family(family)), family=family, weights=weights,
+        content=(bundled("test/images") / "coffee.jpg").read_bytes(), finds_concepts=lambda: finds,
+        client=lambda protocol, place: client, unseen_content=lambda: next(seen),
+    )  # fmt: skip
+    settings = BenchmarkSettings(duration=0.01, sections=("words",), least_rounds=2)
+    with Progress("words", 1, quiet=True) as progress:
+        latency.measure_words(target, settings, results, session, progress)
+    return results, client
+
+
+def test_one_word_and_twenty_of_images_and_words_that_are_new():
+    reference = Reference()
+    weights = SimpleNamespace(concept_reference=lambda family: reference)
+    results, client = measured(weights=weights)
+    keys = {(row.what, row.who, row.protocol, row.size) for row in results.rows}
+    assert {key for key in keys if key[1] == "session"} == {
+        (what, "session", protocol, size)
+        for what in ("no instance", "two instances a word")
+        for protocol in ("http", "grpc")
+        for size in (1, 20)
+    }
+    assert {key for key in keys if key[1] == "torch"} == {("no instance", "torch", None, size) for size in (1, 20)}
+    assert all(row.ms.n == 2 for row in results.rows)  # and one round before them, which does not count
+    words = [word for searched, *_ in (*client.searches, *reference.searches) for word in searched]
+    assert len(set(words)) == len(words) == 3 * (2 * 2 + 1) * 21
+    images = [image for _, image, _ in client.searches]
+    assert len(set(images)) == len(images)
+
+
+def test_nothing_is_measured_without_models_for_words():
+    assert measured(family="sam2")[0].notes == []
+    for options in ({"finds": False}, {"session": False}):
+        results, client = measured(**options)
+        assert (results.rows, client.searches) == ([], [])
+        assert results.notes == ["No words were searched: set the models up with `triton-sam setup sam3 --concepts`."]

@@ -114,21 +114,6 @@ def test_any_prompt_is_usable_or_a_prompt_error(points, labels, box):
         assert set(prompts.labels.ravel()) <= set(LABELS)
 
 
-@given(
-    st.sampled_from(["points", "box", "mask"]),
-    hnp.arrays(
-        st.sampled_from([np.float64, np.int64, np.uint8, np.complex64, np.bool_, "U3", "datetime64[s]"]),
-        hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4),
-    ),
-)
-def test_any_array_is_usable_or_a_prompt_error(argument, array):
-    try:
-        prompts = check(**{argument: array})
-    except PromptError:
-        return
-    assert len(prompts) >= 1
-
-
 # URLs
 
 

@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-from PIL import Image
 from support.conditions import wait_until
 from support.fuzzing import text
 from support.in_process import ImageServer, refusal
@@ -155,24 +154,6 @@ def test_an_empty_list_has_its_reason(client):
     assert found.reason == "Of 12 masks, pred_iou_thresh dropped 12: try lower thresholds."
 
 
-@pytest.mark.parametrize(
-    ("place", "lacks", "said"),
-    [
-        ("auto", (contract.EVERYTHING_PART,), "sam2 of this server is of an earlier version: update it"),
-        ("client", (), "this client keeps the embeddings; embeddings='auto' or 'server' avoids it"),
-    ],
-)
-def test_a_client_that_filters_by_itself_says_so_once_and_names_the_open_thresholds(server, caplog, place, lacks, said):
-    server.lacks = lacks
-    with SAM2TritonClient(server.url, embeddings=place) as client:
-        for _ in range(2):
-            client.everything(IMAGE, points_per_side=1)
-    (message,) = caplog.messages
-    assert said in message
-    assert "official defaults of pred_iou_thresh and stability_score_thresh" in message
-    assert len(server.configs) == (place == "auto")
-
-
 def test_an_error_of_a_part_is_that_of_the_search(server, client):
     server.failures = [None, *[refusal("BUSY", "UNAVAILABLE")] * 2]
     with pytest.raises(ServerBusyError):
@@ -197,12 +178,6 @@ def test_a_family_without_mask_prompts_refines_no_masks(server):
     ):
         client.everything(IMAGE, use_m2m=True)
     assert not server.requests
-
-
-def test_an_open_file_is_read_once(client, tmp_path):
-    Image.fromarray(IMAGE).save(tmp_path / "image.png")
-    with (tmp_path / "image.png").open("rb") as file:
-        assert summary(client.everything(file, **LOW)) == summary(client.everything(IMAGE, **LOW))
 
 
 @pytest.mark.parametrize("kind", ASYNC)

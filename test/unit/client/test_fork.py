@@ -7,7 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from support.in_process import ImageServer
 
 from triton_sam import SpeculativeSAM2Client
 from triton_sam.errors import ConfigurationError
@@ -103,15 +102,6 @@ def test_a_fork_while_another_thread_holds_the_lock(client):
             client.predict_sync(POINT)
 
         assert in_a_child(act) == REFUSED
-
-
-def test_a_child_can_make_a_client_of_its_own(client):
-    def act():
-        with ImageServer() as server, SpeculativeSAM2Client(server.url) as own:
-            own.set_image(PIXELS)
-            assert own.predict_sync(POINT)[0].shape == (1, 1, 256, 256)
-
-    assert in_a_child(act) == b"nothing"
 
 
 def test_a_request_under_way_stays_that_of_the_parent(server):

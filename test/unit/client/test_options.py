@@ -1,7 +1,6 @@
 """How clients are made and shown: both spellings of parameters, wrong values, and the texts of objects."""
 
 import asyncio
-import inspect
 
 import numpy as np
 import pytest
@@ -96,14 +95,6 @@ def test_a_number_in_second_place_is_the_timeout_of_the_speculative_client():
         assert (transport._timeout, transport._retries, client.family.name) == (5, 3, "sam3")
     with pytest.raises(ConfigurationError, match="30 in second place is a timeout already"):
         SpeculativeSAM2Client("host:1", 30, timeout=20)
-
-
-def test_signatures_show_the_first_spelling_and_async_functions_stay_async():
-    assert list(inspect.signature(SpeculativeSAM2Client).parameters)[:2] == ["url", "model_type"]
-    assert next(iter(inspect.signature(SAM2TritonClient).parameters)) == "url"
-    assert inspect.iscoroutinefunction(SpeculativeSAM2Client.predict_async)
-    assert inspect.iscoroutinefunction(queue_multiple_requests)
-    assert not inspect.iscoroutinefunction(SpeculativeSAM2Client.predict_sync)
 
 
 def test_the_first_module_forwards():

@@ -7,10 +7,9 @@ import pytest
 from support.in_process import ImageServer, refusal
 
 from triton_sam import PromptError, SAM2TritonClient
-from triton_sam.client import session_image
-from triton_sam.client.flows import ASK_AGAIN_SECONDS, Notice
+from triton_sam.client.flows import ASK_AGAIN_SECONDS
 from triton_sam.client.session_image import SessionImage
-from triton_sam.errors import InferenceError, ModelNotReadyError
+from triton_sam.errors import InferenceError
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.wire.contract import MAX_OBJECTS, MAX_POINTS
 
@@ -117,39 +116,6 @@ def test_without_a_session_model_the_client_keeps_the_embeddings_says_so_once_an
     )
     assert "(16.8 MB)" in message
     assert "embeddings='client'" in message
-
-
-def test_a_server_without_the_whole_variant_is_named_once(caplog):
-    with (
-        ImageServer(keeps_images=False) as server,
-        SAM2TritonClient(server.url, model_name="large") as client,
-        pytest.raises(ModelNotReadyError, match=r"no model 'large_encoder' ready: .*`triton-sam setup` exports others"),
-    ):
-        client.set_image(IMAGE)
-    assert not caplog.messages
-
-
-def test_embeddings_that_the_caller_wants_here_are_no_surprise(server, caplog):
-    with SAM2TritonClient(server.url, embeddings="client") as client:
-        client.set_image(IMAGE)
-        client.predict([[3, 4]])
-    assert not caplog.messages
-
-
-def test_a_server_that_loses_an_image_again_and_again_is_named_once(server, caplog, monkeypatch):
-    monkeypatch.setattr(session_image, "_LOSES_IMAGES", Notice())
-    server.after = lambda number: server.lose_images()
-    with SAM2TritonClient(server.url) as client:
-        client.set_image(IMAGE)
-        for _ in range(3):
-            client.predict([[3, 4]])
-        assert not caplog.messages
-        for _ in range(9):
-            client.predict([[3, 4]])
-    (message,) = caplog.messages
-    assert message.startswith(
-        "sam2 lost an image 4 times in a row, so clicks on it carry the image file. Raise cache_bytes"
-    )
 
 
 def test_a_cache_that_is_too_small_does_not_double_every_upload(server):

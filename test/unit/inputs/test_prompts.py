@@ -180,17 +180,5 @@ def test_the_error_names_the_refused_value(prompt, words):
         check(**prompt)
 
 
-def test_parts_hold_the_same_prompts_in_order():
-    prompts = check([[[1, 2], [3, 4]], [[5, 6]], [[7, 8]]], box=[[0, 0, 9, 9]] * 3, mask_input=MASK)
-    assert prompts.parts(3) == [prompts]
-    parts = prompts.parts(2)
-    assert [len(part) for part in parts] == [2, 1]
-    for name in ("coords", "labels", "boxes"):
-        np.testing.assert_array_equal(np.concatenate([getattr(p, name) for p in parts]), getattr(prompts, name))
-    assert all(part.mask is prompts.mask for part in parts)
-    several = check(box=[[0, 0, 9, 9]] * 3, mask_input=np.arange(3.0)[:, None, None, None] * np.ones((3, 1, 256, 256)))
-    assert [float(part.mask[0, 0, 0, 0]) for part in several.parts(1)] == [0.0, 1.0, 2.0]
-
-
 def test_a_padding_point_may_lie_anywhere():
     check([[1, 1], [9999, -5]], [1, -2])

@@ -240,10 +240,3 @@ def test_a_video_of_variable_rate_has_every_frame_once_and_its_mean_rate(tmp_pat
         assert source.num_frames == len(times)
         assert float(source.rate) == pytest.approx((len(times) - 1) / 3.04, rel=0.02)
         assert [source.frame(index).index for index in range(len(times))] == list(range(len(times)))
-
-
-def test_the_rate_of_a_file_is_the_stated_one(tmp_path):
-    with opened(write(tmp_path / "clip.mp4")) as source:
-        assert source.rate == 10
-    with opened([quarters()]) as source:
-        assert (source.rate, source.pixel_ratio) == (None, 1)

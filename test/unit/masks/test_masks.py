@@ -112,12 +112,6 @@ def test_masks_of_images(size, noise):
         assert mask.flags.c_contiguous
 
 
-def test_a_large_mask_is_not_computed_pixel_by_pixel(monkeypatch):
-    wanted = full_size_logits(blobs(0), (1600, 1200), SQUASHES) > 0
-    monkeypatch.setattr(resize, "resize_logits", None)
-    np.testing.assert_array_equal(full_size_mask(blobs(0), (1600, 1200), SQUASHES), wanted)
-
-
 # Run lengths, files and boxes
 
 

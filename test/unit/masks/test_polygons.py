@@ -140,13 +140,6 @@ def test_polygon_tolerance_saves_points():
     assert segment.to_polygons() == mask_to_polygons(disc) == mask_to_polygons(disc, 0.5) != [coarse]
 
 
-@pytest.mark.parametrize("tolerance", [0.5, 1, 100])
-def test_a_thin_mask_does_not_need_more_points_for_a_tolerance(tolerance):
-    for strip in (np.ones((1, 1000), np.bool_), np.ones((1000, 1), np.bool_)):
-        (simple,), (exact,) = mask_to_polygons(strip, tolerance), mask_to_polygons(strip, 0)
-        assert 6 <= len(simple) <= len(exact) == 12
-
-
 def test_polygons_refuse(monkeypatch):
     for mask, tolerance in ((np.zeros(3), 1.0), (SQUARE, -1.0), (SQUARE, float("nan"))):
         with pytest.raises(InputError):

@@ -72,13 +72,6 @@ def test_a_new_foreground_point_or_box_is_a_new_object(ask):
     assert ask(box("c", 60, 60))[0] == [([60, 60, 80, 80], [], [])]
 
 
-def test_other_objects_of_the_call_before_stay(ask):
-    ask(box("b"), box("c", 60, 60))
-    found, _ = ask(away("n", 15, 15))
-    assert found == [([10, 10, 30, 30], [[15, 15]], [0]), ([60, 60, 80, 80], [], [])]
-    assert ask(away("m", 95, 5))[0][1] == ([60, 60, 80, 80], [[95, 5]], [0])  # the last one
-
-
 def test_a_background_point_alone_is_an_error(ask, clock):
     with pytest.raises(Problem, match="first set a point on it"):
         ask(away("n"))
@@ -115,9 +108,3 @@ def test_regions_that_cannot_be_used_are_not_remembered(ask, region):
     with pytest.raises(Problem, match="a region needs the numbers"):
         ask(region)
     assert ask(away("n"))[0] == [([10, 10, 30, 30], [[50, 50]], [0])]
-
-
-def test_ids_of_other_kinds_join_nothing(ask):
-    for name in (7, None, "", "n" * 10_000, {"a": 1}, [1]):
-        ask(point(name, 10, 10))
-        assert ask(point(name, 90, 90))[0] == [(None, [[90, 90]], [1])]

@@ -128,24 +128,6 @@ def test_an_older_repository_is_completed(tmp_path):
     assert complete_repository(tmp_path) == []
 
 
-def test_a_model_of_another_kind_under_the_name_of_a_variant_stays(tmp_path):
-    older_repository(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.pbtxt").write_text('platform: "ensemble"\n')
-    assert not [path for path in complete_repository(tmp_path) if path.is_relative_to(tmp_path / "mine")]
-
-
-def test_serve_says_once_what_it_wrote(tmp_path, capsys):
-    older_repository(tmp_path)
-    complete(tmp_path)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "lacked files of edge_" in line
-    assert "mine_encoder" in line
-    complete(tmp_path)
-    complete(tmp_path / "nowhere")
-    assert capsys.readouterr().err == ""
-
-
 def test_a_repository_that_cannot_be_written_is_served_as_it_is(tmp_path, capsys):
     older_repository(tmp_path)
     (tmp_path / "mine").write_bytes(b"")  # no folder can have this name now

@@ -102,13 +102,6 @@ def test_without_onnxruntime_the_error_names_the_command(module, repository, mon
     assert "pip install onnxruntime there" in said
 
 
-def test_without_a_file_the_error_names_it(module, repository):
-    shutil.rmtree(repository / "sam2_decoder" / "1")
-    assert f"no decoder at {repository / 'sam2_decoder' / '1' / 'model.onnx'}" in refusal(module, repository)
-    shutil.rmtree(repository / "sam2_decoder")
-    assert f"{repository / 'sam2_decoder' / 'config.pbtxt'} cannot be read" in refusal(module, repository)
-
-
 def test_damaged_files_are_one_line(module, repository):
     pytest.importorskip("onnxruntime")
     folder = repository / "sam2_decoder"

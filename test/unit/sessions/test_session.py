@@ -12,7 +12,7 @@ from support.fuzzing import EmptyModels, image_file, session, text
 from support.in_process import ImageServer
 
 from triton_sam import Cleanup, SAM2TritonClient
-from triton_sam.errors import InputError, PromptError
+from triton_sam.errors import PromptError
 from triton_sam.families import get_family
 from triton_sam.inputs.prompts import check_prompts
 from triton_sam.sessions.image.messages import SessionRequest, write_json, write_masks
@@ -94,19 +94,3 @@ def test_the_mask_of_a_prompt_in_json_is_that_of_the_client():
         reply = server.program._model.answer(inputs)
     content = base64.b64decode(json.loads(reply.tensors["result_json"][0])["mask"]["data"])
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) > 0, expected.mask)
-
-
-@pytest.mark.parametrize(
-    ("form", "cleanup", "message"),
-    [
-        (b"rle", b"{", "cleanup: invalid JSON"),
-        (b"rle", b"[]", 'cleanup must be an object such as {"keep_clicked": true}, not a list'),
-        (b"png", b'{"smooth": 1e9}', "smooth must be a number within 0..100"),
-        (b"logits", b"{}", "not logits: request output_format rle or png"),
-    ],
-)
-def test_a_bad_clean_up_is_refused(form, cleanup, message):
-    inputs = {"image": text(image_file()), "point_coords": np.array([POINT], np.float32)}
-    reply = session().answer({**inputs, "output_format": text(form), "cleanup": text(cleanup)})
-    assert isinstance(reply.error, InputError)
-    assert message in str(reply.error)

@@ -195,14 +195,6 @@ def test_jpeg_2000_has_levels_and_a_place(rasterio, tmp_path):
         np.testing.assert_allclose(image.georeference.to_map(np.array([[10, 20]])), [[500005, 5399990]])
 
 
-def test_deep_values_are_stretched_and_channels_chosen(rasterio, tmp_path):
-    deep = np.stack([np.full((40, 50), value, np.uint16) for value in (0, 1000, 2000, 4000)], axis=2)
-    path = write(rasterio, tmp_path / "a.img", deep, driver="HFA")
-    with open_large_image(path, channels=(3, 1, 0)) as image:
-        (color,) = np.unique(image.levels[0].read(0, 0, 50, 40).reshape(-1, 3), axis=0)
-        assert color.tolist() == [255, 64, 0]
-
-
 def test_a_mosaic_shows_its_files(rasterio, tmp_path):
     write(rasterio, tmp_path / "left.tif", TOWN, driver="GTiff")
     bands = "".join(

@@ -66,13 +66,6 @@ def test_boxes_and_candidates(client):
     assert len(client._client.encoded) == 2
 
 
-def test_parts_are_kept_up_to_a_number(client):
-    few = LargeImageClient(client._client, client.image, kept=1)
-    for place in ([1600, 1000], [80, 80], [1600, 1000]):
-        few.segment([place])
-    assert len(client._client.encoded) == 3
-
-
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
@@ -239,21 +232,3 @@ def test_geojson_has_the_members_of_the_standard(ring):
     for mask, areas in ((np.zeros_like(ring.mask), []), (ring.mask, [50.0]), (ring.mask[:7, :7], [65.31])):  # 32 of 49
         features = to_geojson([LargeObject(mask, (0, 0, 10, 10), 0.5)])["features"]
         assert [each["properties"]["area"] for each in features] == areas
-
-
-def test_geojson_keeps_the_tolerance():
-    pytest.importorskip("contourpy")
-    stairs = np.tri(40, dtype=bool)
-    stairs[10, 11:14] = True  # a nose that a tolerance of 5 pixels takes off
-    each = LargeObject(stairs, (0, 0, 40, 40), 0.5)
-    corners = [
-        len(to_geojson([each], tolerance=size)["features"][0]["geometry"]["coordinates"][0][0]) for size in (0.5, 5.0)
-    ]
-    assert corners[1] < corners[0]
-
-
-def test_a_turned_map():
-    place = Georeference((2.0, 3.0, 100.0, -5.0, 7.0, 200.0))
-    points = np.array([[1.0, 10.0], [4.0, 0.0]])
-    np.testing.assert_allclose(place.to_map(points), [[132, 265], [108, 180]])
-    np.testing.assert_allclose(place.to_pixels(place.to_map(points)), points, atol=1e-12)

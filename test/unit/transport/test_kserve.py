@@ -249,12 +249,6 @@ def test_a_name_that_nobody_finds_ends_with_the_time_of_the_call(monkeypatch):
     assert time.monotonic() - began < LIMIT
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", f"{'a' * 64}.example", "a..b"])
-def test_a_name_that_does_not_exist(host):
-    with pytest.raises(OSError):  # noqa: PT011 - the words are the system's
-        infer(KServeClient(parse_url(f"http://{host}")))
-
-
 def test_the_next_address_of_a_host_is_tried(monkeypatch):
     with Server(always(DONE)) as server:
         port = parse_url(server.url).address.rpartition(":")[2]

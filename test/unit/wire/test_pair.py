@@ -47,13 +47,6 @@ def test_logits_are_clamped_on_both_sides_as_the_official_predictor_does(pair, l
     assert (logits.min(), logits.max()) == limits
 
 
-def test_segments_say_which_object_and_candidate_they_are():
-    segments = list(SAM2.segments(prediction(SAM2)))
-    places = [(each.object_index, each.candidate) for each in segments]
-    assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert [each.score for each in segments] == pytest.approx(np.linspace(0, 1, 6))
-
-
 def test_the_clean_up_gets_the_clicks_of_each_object():
     logits = np.full((2, 1, 8, 8), -100, np.float32)
     logits[..., :2] = logits[..., 6:] = 100

@@ -76,16 +76,6 @@ def test_losing_sessions_and_frames_again_and_again_changes_no_mask(server, undi
     assert server.sessions == {}
 
 
-def test_a_lost_session_is_logged_once(server, caplog):
-    with open_video(server, FRAMES) as video:
-        for _ in range(3):
-            server.lose_sessions()
-            video.add(2, 1, points=[[10, 20]])
-        assert video.restored == 3
-    (message,) = caplog.messages
-    assert message.startswith("sam2_video lost the session of a video. The client restores it")
-
-
 def test_a_stream_heals_with_the_frames_that_it_kept(server, undisturbed):
     """After a loss, frames long gone from the window are needed: prompted ones whose memory is not encoded yet."""
 

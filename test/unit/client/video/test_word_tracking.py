@@ -18,7 +18,7 @@ from triton_sam.client.video.video import Video
 from triton_sam.client.video.word_tracking import track_words
 from triton_sam.concepts.query import Query
 from triton_sam.concepts.video_rules import Detections, VideoRules
-from triton_sam.errors import ConfigurationError, PromptError, VideoError
+from triton_sam.errors import VideoError
 from triton_sam.sessions.video.memory import Limits
 from triton_sam.sessions.video.model import VideoModelSettings
 from triton_sam.verify.video_transport import VideoTransport
@@ -146,19 +146,6 @@ def test_memory_is_flat_over_2000_frames(models: FakeModels) -> None:
                 tracemalloc.stop()
     assert results > 2 << 20
     assert max(used) < results // 4
-
-
-def test_mistakes(video: Video) -> None:
-    with pytest.raises(PromptError, match="a text is empty"):
-        track_words(Finder(), video, " ")
-    with pytest.raises(PromptError, match="there is no frame 10"):
-        track_words(Finder(), video, "bus", start=FRAMES)
-    with pytest.raises(ConfigurationError, match="count must be at least 1"):
-        track_words(Finder(), video, "bus", count=0)
-    with SAM2VideoClient() as client:
-        stream = SimpleNamespace(num_frames=None, _frames=SimpleNamespace(count=None))
-        with pytest.raises(VideoError, match="cannot be searched in a stream"):
-            track_words(client, stream, "bus")  # type: ignore[arg-type]
 
 
 def test_an_object_that_the_caller_adds_meanwhile_keeps_its_id(video: Video) -> None:

@@ -5,7 +5,7 @@
 import io
 
 import numpy as np
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
@@ -82,25 +82,9 @@ def test_any_array_is_an_image_or_an_image_error(array):
 
 # Prompts
 
-inside = st.tuples(st.floats(0, SIZE[0], width=32), st.floats(0, SIZE[1], width=32))
-
 
 def check(points=None, labels=None, box=None, mask=None):
     return check_prompts(points, labels, box, mask, image_size=SIZE, mask_size=256)
-
-
-@given(st.lists(st.lists(st.tuples(inside, st.sampled_from(LABELS)), min_size=1, max_size=6), min_size=1, max_size=4))
-def test_good_points_come_out_in_the_frame_whatever_their_number(objects):
-    assume(all(any(label != -2 for _, label in points) for points in objects))
-    prompts = check([[list(xy) for xy, _ in points] for points in objects], [[v for _, v in p] for p in objects])
-    assert len(prompts) == len(objects)
-    for row, labels, points in zip(prompts.coords, prompts.labels, objects, strict=True):
-        np.testing.assert_array_equal(row[: len(points)], np.array([xy for xy, _ in points], np.float32))
-        assert (labels[len(points) :] == -2).all()
-    for name in FAMILIES:
-        family = get_family(name)
-        for tensor in prompts.tensors(family).values():
-            assert np.isfinite(tensor).all()
 
 
 @given(points=anything, labels=anything, box=anything)

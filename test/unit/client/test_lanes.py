@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,7 +18,7 @@ from support import strategies  # noqa: F401 - chooses the profile of hypothesis
 
 from triton_sam.client.dispatcher import Dispatcher, Work
 from triton_sam.client.lanes import Job, Lanes, State
-from triton_sam.transport.threads import Threads
+from triton_sam.transport.threads import Threads, pause
 
 NAMES = ("a", "b", "c")
 
@@ -228,3 +229,13 @@ def test_a_prediction_that_is_cancelled_before_it_was_sent_is_not_sent(threads):
     assert dispatcher.sent == 1
     threads.submit(lambda: None).result(30)
     assert not called.is_set()
+
+
+def test_closing_cancels_the_predictions_that_run_and_those_that_wait(threads):
+    dispatcher = Dispatcher(threads, Lanes(total=1))
+    jobs = [dispatcher.submit([Work(lambda: pause(60))], lane)[0] for lane in ("first", "second")]
+    dispatcher.start()
+    dispatcher.close()
+    for job in jobs:
+        with pytest.raises(CancelledError):
+            job.work.future.result(30)

@@ -1,7 +1,5 @@
 """Masks in other tools' formats: they survive the way there and back, without specks where people edit shapes."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from triton_sam.masks.boxes import intersection_over_union
 from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters.bridge import Target
 from triton_sam.service.adapters.brush_rle import decode_brush, encode_brush
-from triton_sam.service.adapters.cvat import box_bits, interactor_json
+from triton_sam.service.adapters.cvat import box_bits
 from triton_sam.service.adapters.qupath import feature
 from triton_sam.service.adapters.roboflow import LogitsCache, pixel_polygons
 from triton_sam.service.adapters.roboflow_concepts import _best_of_all
@@ -43,13 +41,6 @@ def test_a_single_pixel_and_an_empty_mask():
     mask[2, 6] = True
     assert pixel_polygons(mask) == [[[6, 2]]]
     assert box_bits(Segment(mask, 0.5, None)) == [1, 6, 2, 6, 2]
-
-
-def test_rows_of_bits():
-    mask = waves(1, 2.0, (17, 23))
-    answer = json.loads(interactor_json(Segment(mask, 0.5, None)))
-    assert np.array_equal(np.array(answer["mask"], bool), mask)
-    assert np.shape(answer["points"])[1] == 2
 
 
 @pytest.mark.parametrize("size", [0.0, 0.7, 3.0])

@@ -14,14 +14,8 @@ from support.session_requests import colored
 
 from triton_sam import ImageError
 from triton_sam.errors import ConfigurationError
-from triton_sam.families import get_family
-from triton_sam.families.concepts import CONCEPT_ENCODER
-from triton_sam.families.tables import ENCODER
-from triton_sam.sessions.concepts import Concepts
-from triton_sam.sessions.image.session import SessionModel
 from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore, NoRoomError
 from triton_sam.sessions.messages import Reply
-from triton_sam.wire.pair import ModelPair
 
 SESSIONS = PARALLEL_ENCODES + 3
 
@@ -123,29 +117,6 @@ def test_equal_files_at_a_time_are_encoded_once(waiting):
             models.gate.set()
         assert [upload.result(60).error for upload in uploads] == [None, None]
     assert models.encoded == 1
-
-
-def test_equal_files_searched_for_words_at_a_time_are_encoded_once_also_for_clicks(waiting):
-    gate, encoded = threading.Event(), []
-
-    def run(role, _held, _arrays, outputs, _is_kept):
-        encoded.append(role)
-        assert gate.wait(60)
-        return {name: np.ones(1, np.float32) for name in outputs}
-
-    concepts = Concepts(1, lambda: "words", None)
-    model = SessionModel(ModelPair(get_family("sam3")), run, 1, 1 << 30, "weights", concepts)
-    content = colored(1)
-    with ThreadPoolExecutor(3) as threads:
-        searches = [threads.submit(model._concepts.encode, content, Reply()) for _ in range(3)]
-        try:
-            assert all(waiting.acquire(timeout=PATIENCE) for _ in range(2))
-        finally:
-            gate.set()
-        images = [search.result(60) for search in searches]
-    assert images[0] is images[1] is images[2]
-    assert model.answer({"image": text(content)}).error is None
-    assert encoded == [ENCODER, CONCEPT_ENCODER]
 
 
 def test_a_flight_is_shared_also_when_it_fails(waiting):

@@ -48,15 +48,6 @@ def test_levels_and_parts(path):
             image.window((3000, 0, 3100, 10), 1024)
 
 
-def test_points_go_there_and_back(path):
-    with open_large_image(path) as image:
-        window = image.window((400, 800, 2400, 2200), 1000)
-        points = [[1500.0, 900.0], [1700.0, 1300.0]]
-        np.testing.assert_allclose(window.outside(window.inside(points)), points)
-        (column, row), _ = window.inside(points)
-        assert window.pixels[int(row) + 1, int(column) + 1, 0] == PIXELS[905, 1505, 0]
-
-
 def test_an_image_without_a_pyramid_asks_for_one(tmp_path, monkeypatch):
     with open_large_image(write_tiff(tmp_path / "flat.tif", PIXELS, levels=1)) as image:
         assert image.window((0, 0, 3000, 2200), 300).pixels.shape == (220, 300, 3)
@@ -83,16 +74,6 @@ def test_a_file_that_is_no_image_is_one_clear_error(rasterio, name, content, tmp
     with pytest.raises(ImageError, match=re.escape(name)) as caught:
         open_large_image(tmp_path / name)
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_that_is_no_image_is_one_clear_error(tmp_path):
-    import zarr
-
-    with pytest.raises(ImageError):
-        open_large_image(tmp_path)
-    zarr.open_group(tmp_path / "a.zarr", mode="w")
-    with pytest.raises(ImageError, match="no multiscales"):
-        open_large_image(tmp_path / "a.zarr")
 
 
 def test_a_geotiff_has_its_place(tmp_path):

@@ -156,16 +156,6 @@ def test_geojson_on_a_map():
     assert np.array(ring).min(axis=0).tolist() == [610, -815]
 
 
-def test_the_block_of_a_point():
-    blocks = Blocks((7, 4), (2, 1), (0, 0))  # 4 columns, 4 rows; the last column is one pixel wide
-    for x, y, number in ((0, 0, 0), (1.9, 0, 0), (2, 0, 1), (6, 0, 3), (7, 0, 3), (99, 0, 3), (-5, -5, 0)):
-        assert blocks.at(x, y) == number
-    for y, number in ((0.9, 0), (1, 4), (3, 12), (4, 12), (99, 12)):
-        assert blocks.at(0, y) == number
-    narrow = Blocks((4, 4), (1, 1), (0, 0))
-    assert (narrow.at(0, 0), narrow.at(3, 3), narrow.at(4, 4)) == (0, 15, 15)
-
-
 @pytest.mark.parametrize(
     ("row", "column", "cut"),
     [

@@ -47,24 +47,6 @@ def test_a_snapshot_at_every_frame_goes_on_with_equal_masks(server, reverse):
         server.ask("close_session", other.id)
 
 
-def test_a_snapshot_before_the_first_pass_and_a_correction_after_one(server):
-    session = server.start(num_frames=20)
-    session.click(0)
-    restored = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"]
-    other = Client(server, server.ask("start_session", tensors={"snapshot": restored})["result"])
-    expected = session.track(range(10))
-    for key, mask in other.track(range(10)).items():
-        np.testing.assert_array_equal(mask, expected[key])
-    content = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"]
-    third = Client(server, server.ask("start_session", tensors={"snapshot": content})["result"])
-    answers = [rows(each.click(9, 1, [[1, 1]], labels=[0], clear_old_points=False)) for each in (session, third)]
-    np.testing.assert_array_equal(answers[0][9, 1], answers[1][9, 1])
-    assert server.models.decoded[-1][1].mask is not None
-    after = [each.track(range(9, 15)) for each in (session, third)]
-    for key, mask in after[0].items():
-        np.testing.assert_array_equal(mask, after[1][key])
-
-
 def test_damaged_snapshots_are_one_error(server):
     session = server.start(num_frames=20)
     session.click(0)
@@ -229,17 +211,6 @@ def test_prompts_come_before_confirmed_frames(server, session):
     tracker.limits = replace(tracker.limits, session_bytes=memory)
     refused(PromptError, "remove objects", server.ask, "add_prompt", session.id, **prompt)
     assert list(tracker.objects[1].prompted) == kept
-
-
-def test_a_session_is_restored_between_a_frame_and_its_update(server, session):
-    snapshot = server.ask("get_snapshot", session.id)["snapshot"]
-    session.do("update_memories", frame_index=1, absent=[2], confirmed=[1])
-    expected = session.track([2, 3])
-    restored = type(session)(server, server.ask("start_session", tensors={"snapshot": snapshot})["result"])
-    restored.add_frames(0, 1)
-    restored.do("update_memories", frame_index=1, absent=[2], confirmed=[1])
-    found = restored.track([2, 3])
-    assert all((found[key] == mask).all() for key, mask in expected.items())
 
 
 def test_a_frame_that_was_never_tracked_has_no_memories_to_update(server, session):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from triton_sam import (
 )
 from triton_sam._common.bundle import bundled
 from triton_sam.client.aio import AsyncSAM2TritonClient
+from triton_sam.client.flows import ASK_AGAIN_SECONDS
 from triton_sam.everything.parameters import METADATA_KEY, thresholds_in, thresholds_of
 from triton_sam.repository.folder import BUILT_IN_CHECKPOINT
 from triton_sam.sessions.image.everything import read_job, read_part
@@ -152,6 +154,19 @@ def test_an_empty_list_has_its_reason(client):
     assert client.everything(IMAGE, **LOW).reason is None
     assert found == []
     assert found.reason == "Of 12 masks, pred_iou_thresh dropped 12: try lower thresholds."
+
+
+def test_a_server_that_was_updated_is_noticed_after_a_while(server, client, monkeypatch):
+    server.lacks = (contract.EVERYTHING_PART,)
+    client.everything(IMAGE, **LOW)
+    server.lacks = ()
+    client.everything(IMAGE, **LOW)
+    assert parts_of(server) == 0
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + ASK_AGAIN_SECONDS + 1)
+    client.everything(IMAGE, **LOW)
+    assert parts_of(server)
+    assert len(server.configs) == 2
 
 
 def test_an_error_of_a_part_is_that_of_the_search(server, client):

@@ -119,16 +119,6 @@ def test_a_cover_picture_alone_is_no_video(tmp_path):
         open_frames(tmp_path / "song.mp4")
 
 
-@pytest.mark.parametrize("kind", ["mp4", "mkv"])
-def test_of_two_videos_the_longer_one_is_read(tmp_path, kind):
-    with av.open(str(tmp_path / f"clip.{kind}"), "w") as container:
-        short, long = add_stream(container, size=(32, 32)), add_stream(container)
-        encode(container, short, 5)
-        encode(container, long)
-    with opened(tmp_path / f"clip.{kind}") as source:
-        assert (source.num_frames, source.size) == (COUNT, (WIDTH, HEIGHT))
-
-
 # --- where pixels lie ---
 
 MATRICES = {  # a, b, c, d of (x', y') = (ax + cy, bx + dy), and what numpy does to the pixels
@@ -163,14 +153,6 @@ def test_turned_and_mirrored_videos_are_as_a_player_shows_them(tmp_path, matrix,
         np.testing.assert_array_equal(told(pixels(source)), told(upright))
         is_sideways = source.size == (HEIGHT, WIDTH)
         assert source.pixel_ratio == (Fraction(1, 2) if is_sideways else 2)
-
-
-@pytest.mark.parametrize("kind", ["mp4", "mkv", "avi"])
-def test_an_anamorphic_video_has_its_stored_pixels_and_says_their_ratio(tmp_path, kind):
-    with opened(write(tmp_path / f"clip.{kind}", ratio=Fraction(64, 45))) as source:
-        assert (source.size, source.pixel_ratio) == ((WIDTH, HEIGHT), Fraction(64, 45))
-    with opened(write(tmp_path / f"square.{kind}")) as source:
-        assert source.pixel_ratio == 1
 
 
 UNUSUAL = {  # codec, pixel format, size, and the largest difference of a value

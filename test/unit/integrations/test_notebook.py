@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from support.clicked_client import ClickedClient
 
-from triton_sam.errors import ConfigurationError, InferenceError, MissingDependencyError
+from triton_sam.errors import ConfigurationError, MissingDependencyError
 
 
 @pytest.fixture
@@ -73,14 +73,6 @@ def test_points_and_masks_are_drawn_at_their_places(clicker):
     np.testing.assert_allclose(changed.mean(axis=0), (25, 50), atol=3)  # 100 / 4, 200 / 4
     browser(clicker, kind="clear")
     np.testing.assert_array_equal(shown(clicker), before)
-
-
-def test_an_error_of_the_server_stands_below_the_image(notebook):
-    client = ClickedClient()
-    clicker = notebook.Clicker(np.zeros((30, 40, 3), np.uint8), client)
-    client.errors.append(InferenceError("the server is gone"))
-    assert browser(clicker, kind="click", x=1.0, y=1.0, label=1) == []
-    assert clicker.status == "the server is gone"
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

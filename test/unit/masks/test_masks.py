@@ -209,8 +209,6 @@ def test_segment(tmp_path):
     assert segment.to_polygons() == mask_to_polygons(SQUARE)
     drawn = np.asarray(segment.overlay(Image.new("RGB", (80, 60)), outline=False))
     assert drawn[20, 40].tolist() == pytest.approx([value / 2 for value in PALETTE[1]], abs=1)
-    empty = Segment(np.zeros((4, 4), np.bool_), 0.0, np.zeros((2, 2), np.float32))
-    assert (empty.area, empty.box, empty.object_index, empty.candidate) == (0, None, 0, 0)
 
 
 def test_the_best_candidate_of_each_object_in_the_order_of_objects():

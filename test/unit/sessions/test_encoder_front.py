@@ -111,18 +111,9 @@ def test_a_file_is_what_the_clients_of_this_package_make_of_it(form):
     np.testing.assert_array_equal(from_jpeg(content, family), expected)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (file(SIDE, SIDE + 1), "64 x 65 pixels, but the encoder takes 64 x 64"),
-        (file(SIDE, SIDE)[:300], "cannot be read|damaged"),
-        (b"", "empty"),
-        (b"junk", "not an image"),
-    ],
-)
-def test_files_that_are_no_usable_image_are_refused(content, words):
-    with pytest.raises(ImageError, match=words):
-        from_jpeg(content, get_family("sam2").at(SIDE))
+def test_a_file_of_another_size_is_refused():
+    with pytest.raises(ImageError, match="64 x 65 pixels, but the encoder takes 64 x 64"):
+        from_jpeg(file(SIDE, SIDE + 1), get_family("sam2").at(SIDE))
 
 
 def test_parameters_of_requests():

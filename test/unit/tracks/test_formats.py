@@ -160,9 +160,7 @@ def test_overlay_draws_the_masks_in_their_frames(tmp_path):
     ("entry", "message"),
     [
         ('{"frame": 0, "points": [[1, 1]]}', "entry 0 is not a prompt: it has no object_id"),
-        ('{"object_id": 1, "points": [[1, 1]]}', "entry 0 is not a prompt: it has no frame"),
         ('{"object_id": 1, "frame": 0, "points": [1, 1]}', "entry 0 is not a prompt: object_id, frame and labels"),
-        ('{"object_id": Infinity, "frame": 0, "points": [[1, 1]]}', "entry 0 is not a prompt: object_id"),
     ],
 )
 def test_a_wrong_entry_is_named_in_plain_words(tmp_path, entry, message):

@@ -160,21 +160,6 @@ def test_every_nth_frame_is_a_video_of_fewer_frames(server):
             video.add(12, 1, points=[[1, 1]])
 
 
-def test_progress_counts_frames(server):
-    with open_video(server, FRAMES) as video:
-        video.add(30, 1, points=[[1, 1]])
-        told = []
-        list(video.propagate(count=4, on_progress=lambda *counts: told.append(counts)))
-        assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-        told.clear()
-        list(video.propagate(reverse=True, on_progress=lambda *counts: told.append(counts)))
-        assert told[-1] == (31, 31)
-    with open_video(server, iter(FRAMES[:3])) as video:
-        video.add(0, 1, points=[[1, 1]])
-        list(video.propagate(on_progress=lambda *counts: told.append(counts)))
-        assert told[-1] == (3, None)
-
-
 def test_the_default_start_is_the_first_prompt_at_a_frame_not_tracked_before(server):
     """As in the official predictor: a correction of a tracked frame is not one to start from."""
     with open_video(server, FRAMES) as video:

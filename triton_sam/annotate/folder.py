@@ -108,11 +108,7 @@ Shard = tuple[int, Sequence[ImageItem]]
 
 @dataclass(frozen=True)
 class Part:
-    """The shards that one of several processes fills, for example a pod of an indexed Job of Kubernetes.
-
-    Args:
-        count: number of processes. Shard i belongs to process i % count.
-    """
+    """The shards that one of several processes fills: shard i belongs to process i % count."""
 
     index: int
     count: int

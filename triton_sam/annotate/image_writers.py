@@ -137,10 +137,7 @@ def write_davis(folder: Path, records: Records, _: Categories, __: Trace) -> lis
 def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, int] = _NONE) -> ImageRecord:
     """Return a record without the objects whose numbers exceed 8-bit pixels; those are added to ``left``.
 
-    Args:
-        left: receives the objects that the format cannot hold: those of classes above 254, and those with the lowest
-            scores if there are too many.
-        classes: the class number of each category, if pixels also hold the class.
+    These are classes above 254, and the objects with the lowest scores if there are too many.
     """
     numbered, reasons = [], {}
     for index, each in enumerate(record.objects):

@@ -109,12 +109,7 @@ def instances_of(
 
 @dataclass(frozen=True)
 class Opened:
-    """An opened image of a run.
-
-    Args:
-        content: a path, bytes, or the pixels of a tile.
-        skipped: the pages or frames of the file that are not annotated.
-    """
+    """An opened image of a run: a path, bytes, or the pixels of a tile, and the skipped pages of the file."""
 
     content: ImageSource
     size: Size

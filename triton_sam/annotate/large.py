@@ -313,10 +313,7 @@ Results = Callable[[], Iterable[LargeResult]]
 def joined(items: Sequence[ImageItem], records: Iterable[ImageRecord], *, is_search: bool) -> Iterator[LargeResult]:
     """Yield the result of each image, with one in memory at a time.
 
-    Args:
-        records: the records of tiles in the order of the run. Tiles with an error have no objects.
-        is_search: whether each tile was searched, so that two tiles may show the same object. Objects of prompts are
-            not joined.
+    The records of tiles are in the order of the run. Only tiles of a search may show the same object, which is joined.
     """
     tiles = {item.id: item for item in items if isinstance(item, TileItem)}
     pairs = ((tiles[record.id], record) for record in records if record.id in tiles)

@@ -102,11 +102,7 @@ _NOT_TAKEN = dict.fromkeys(LARGE_SUFFIXES, "large images are annotated with --la
 
 @dataclass(frozen=True)
 class Skipped:
-    """Something that is not annotated.
-
-    Args:
-        what: the part that is skipped, for example "image" or "box 3".
-    """
+    """Something that is not annotated, such as an image or "box 3" of an image, and the reason."""
 
     image: str
     what: str
@@ -301,11 +297,7 @@ def _listed(root: Path, names: Iterable[tuple[int, str]], sizes: Mapping[int, Si
 
 
 def _checked(images: Iterable[tuple[int, str, Path | None, Size | None]]) -> Source:
-    """Drop images that are missing or listed twice.
-
-    Args:
-        images: the id, the name, the path (None: the file is missing) and the size of each.
-    """
+    """Drop images that are missing (their path is None) or listed twice, from rows of id, name, path and size."""
     kept, skipped = [], []
     names: set[str] = set()
     paths: set[Path] = set()

@@ -224,9 +224,7 @@ def _client_here(name: str, weights: Weights, family: str) -> SAM2TritonClient:
 def _predictor(name: str, reference: Reference, target: Target, points: Iterator[Point], results: Results) -> Contender:
     """Return the operations of the official predictor in eager PyTorch on the CPU, which returns only full-size masks.
 
-    Args:
-        name: "torch", or "torch-bf16" under autocast to bfloat16, as in the official examples for GPUs.
-        results: receives a note if the predictor cannot segment a click.
+    "torch-bf16" runs under autocast to bfloat16, as in the official examples for GPUs.
     """
     precision = in_bf16 if name == "torch-bf16" else contextlib.nullcontext
 

@@ -168,10 +168,7 @@ async def _time_one_prediction(client: SpeculativeSAM2Client) -> float:
 async def _run_one_lane(
     bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position], interval: float
 ) -> _Run:
-    """Queue a path in one lane and wait for the last mask.
-
-    ``interval`` is the number of seconds between two positions; 0 queues all positions at once.
-    """
+    """Queue a path in one lane, with seconds between two positions (0: all at once), and wait for the last mask."""
     queued: list[Queued] = []
 
     async def move_mouse() -> Outcomes:
@@ -259,11 +256,7 @@ async def _measure(
     final: Sequence[Position | None],
     running: Callable[[], int],
 ) -> _Run:
-    """Run ``act`` and count its requests.
-
-    Args:
-        final: the last position of each lane; None if no mask is expected.
-    """
+    """Run ``act`` and count its requests. ``final`` has the last position of each lane; None if no mask is expected."""
     await asyncio.sleep(SETTLE_SECONDS)
     sent, computed = client.requests_sent, bench.computed()
     async with _sampled(running) as samples:

@@ -76,11 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """The frames to track.
-
-    Args:
-        frames: all frames in the order of tracking; None for an endless stream.
-    """
+    """The frames to track, in the order of tracking; None for an endless stream."""
 
     start: int
     frames: Sequence[int] | None

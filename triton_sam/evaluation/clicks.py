@@ -39,12 +39,9 @@ class Click:
 
 
 def first_click(truth: BoolArray) -> Click:
-    """Return a click on the pixel of an object that is farthest from the object's border.
+    """Return a click on the pixel of an object, bool (H,W), that is farthest from the object's border.
 
     The edge of the image counts as border. Of several such pixels, the topmost is chosen, then the leftmost.
-
-    Args:
-        truth: bool (H,W), the ground-truth mask of the object.
     """
     depth, x, y = _innermost_pixel(truth, ())
     if depth == 0:
@@ -53,17 +50,11 @@ def first_click(truth: BoolArray) -> Click:
 
 
 def next_click(truth: BoolArray, mask: BoolArray, clicks: Sequence[Click] = ()) -> Click | None:
-    """Return a click on the centre of the largest error of a mask.
+    """Return a click on the centre of the largest error of a mask; None if every wrong pixel has been clicked.
 
     A click on missing pixels is a foreground click, a click on surplus pixels a background click. As in RITM and SAM 2,
     the size of an error region is the radius of its largest inscribed circle, and the click is the centre of this
     circle. If the largest missing and surplus regions are equal, the surplus region is clicked.
-
-    Args:
-        truth: bool (H,W), the ground-truth mask of the object.
-
-    Returns:
-        The click; None if no pixel is wrong or every wrong pixel has been clicked.
     """
     missing_depth, missing_x, missing_y = _innermost_pixel(truth & ~mask, clicks)
     surplus_depth, surplus_x, surplus_y = _innermost_pixel(mask & ~truth, clicks)
@@ -75,14 +66,7 @@ def next_click(truth: BoolArray, mask: BoolArray, clicks: Sequence[Click] = ()) 
 
 
 def tight_box(truth: BoolArray) -> FloatArray:
-    """Return the smallest box around an object.
-
-    Args:
-        truth: bool (H,W), the ground-truth mask of the object.
-
-    Returns:
-        float32 (4,), x1,y1,x2,y2 in pixels; see masks.mask_to_box.
-    """
+    """Return the smallest box around an object, float32 x1,y1,x2,y2 in pixels; see masks.mask_to_box."""
     box = mask_to_box(truth)
     if box is None:
         raise InputError("an empty mask has no box")

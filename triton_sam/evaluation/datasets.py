@@ -40,11 +40,7 @@ LAYOUT = "NAME.jpg (or png, tif, bmp, webp) with NAME_labels.png (or tif) beside
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One image and its objects.
-
-    Args:
-        labels: integers (H,W) in the size of the image: 0 is background, every other value is one object.
-    """
+    """One image and its objects: labels are integers (H,W), 0 for the background, every other value for one object."""
 
     name: str
     image: Image.Image
@@ -264,11 +260,7 @@ _VOID = 255
 
 @dataclass(frozen=True, eq=False)
 class KnownVideo:
-    """One video and its objects.
-
-    Args:
-        truth: functions that load the label map of a frame, integers (H,W), by frame number. Frames may be missing.
-    """
+    """One video, and functions that load the label map of a frame, integers (H,W), for some of its frames."""
 
     name: str
     images: Sequence[ImageSource]

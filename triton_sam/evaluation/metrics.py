@@ -32,11 +32,7 @@ TARGETS = (0.85, 0.90)
 
 @dataclass(frozen=True)
 class Answer:
-    """The quality of one mask.
-
-    Args:
-        iou: IoU of the mask with the ground truth, 0..1.
-    """
+    """The predicted score of one mask, and its IoU with the ground truth, 0..1."""
 
     iou: float
     score: float

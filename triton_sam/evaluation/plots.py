@@ -36,12 +36,7 @@ _INK: Color = (30, 30, 30)
 
 @dataclass(frozen=True)
 class Example:
-    """One object of the contact sheet.
-
-    Args:
-        tiles: (caption, image) of the ground truth, of the masks after the first and the last click, and of the mask
-            for the tight box.
-    """
+    """One object of the contact sheet: captions and images of the truth, the first, the last and the box's mask."""
 
     iou: float
     tiles: tuple[tuple[str, Image.Image], ...]

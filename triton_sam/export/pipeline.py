@@ -46,11 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export.
-
-    Args:
-        metadata: the `triton_sam.*` metadata, which is equal in all files.
-    """
+    """The result of an export. All files have the same `triton_sam.*` metadata."""
 
     files: dict[str, Path]
     version: int
@@ -234,11 +230,7 @@ _CHECKPOINT_KEYS = ("triton_sam.checkpoint", "triton_sam.checkpoint_sha256", "tr
 
 
 def _program_moves(files: Mapping[Path, str], repository: Path, stack: ExitStack) -> list[tuple[Path, Path]]:
-    """Write the files of missing_programs() to temporary folders of the repository.
-
-    Returns:
-        (finished file, place) pairs for install().
-    """
+    """Write the files of missing_programs() to temporary folders; return (finished file, place) pairs for install()."""
     models = {place.relative_to(repository).parts[0] for place in files}
     workspaces = {model: stack.enter_context(staging(repository / model)) for model in sorted(models)}
     moves = []

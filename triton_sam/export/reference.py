@@ -63,11 +63,7 @@ class VideoReference(Protocol):
         ...
 
     def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, Logits]]:
-        """Track all objects from a frame to the end (or start) of the video; yield each frame and its logits.
-
-        Args:
-            start: index of the first frame; None for the earliest prompted one.
-        """
+        """Track all objects from a frame, by default the earliest prompted one; yield each frame and its logits."""
         ...
 
     def reset(self) -> None:

@@ -58,11 +58,7 @@ class Stored:
         offset: int = 0,
         strides: Sequence[int] | None = None,
     ) -> None:
-        """Describe a tensor in a buffer of a file.
-
-        Args:
-            strides: strides of the tensor, in elements; None: it is C-contiguous.
-        """
+        """Describe a tensor in a buffer of a file; strides are in elements, None for a C-contiguous tensor."""
         if len(shape) > MAX_DIMENSIONS or (strides is not None and len(strides) != len(shape)):
             raise ValueError(f"a tensor has {len(shape)} sizes, or another number of strides")
         strides = contiguous(shape) if strides is None else strides

@@ -92,11 +92,7 @@ _LARGEST = (1 << 63) - 1
 
 
 def server_options(folders: Sequence[RepositoryModel], given: Sequence[str]) -> list[str]:
-    """Return the options of this module for every server.
-
-    Args:
-        given: the user's options. They replace ours.
-    """
+    """Return the options of this module for every server. The user's options replace ours."""
     return [*cuda_pool_options(folders, given), *load_options(given), *metrics_options(given)]
 
 
@@ -130,12 +126,8 @@ def thread_options(folders: Sequence[RepositoryModel], given: Sequence[str]) -> 
     """Return the option that makes all models of NVIDIA's ONNX Runtime backend share their threads on a CPU.
 
     Otherwise, each model has its own threads, which spin for a while after their work. The models of a video then slow
-    each other down: 9.7 s for a video instead of 6.4 s on two cores (release 24.10).
-
-    Args:
-        folders: if the config.pbtxt of one model sets a number of threads, which shared threads would ignore, every
-            model keeps its own threads.
-        given: the user's options. The same setting among them replaces ours.
+    each other down: 9.7 s for a video instead of 6.4 s on two cores (release 24.10). If the user's options or the
+    config.pbtxt of one model set a number of threads, which shared threads would ignore, every model keeps its own.
     """
     is_set = any(value.startswith(f"{SHARED_THREADS}=") for value in values_of(given, BACKEND))
     if is_set or has_gpu() or any(MODEL_THREADS in folder.config.parameters for folder in folders):
@@ -154,11 +146,7 @@ def values_of(options: Sequence[str], name: str) -> list[str]:
 
 
 def metrics_options(given: Sequence[str]) -> list[str]:
-    """Return the options for quantiles in the metrics.
-
-    Args:
-        given: the user's options. The same setting among them replaces ours.
-    """
+    """Return the options for quantiles in the metrics, unless the user sets them."""
     keys = {value.partition("=")[0] for value in values_of(given, METRICS)}
     return [f"{METRICS}={key}={value}" for key, value in _METRICS.items() if key not in keys]
 

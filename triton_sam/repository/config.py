@@ -79,12 +79,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class ConfigTensor(Tensor):
-    """One input or output with its comments in config.pbtxt.
-
-    Args:
-        comment: comment after the tensor on its line.
-        heading: comment on the line above the tensor.
-    """
+    """One input or output, with a comment after it and a heading above it in config.pbtxt."""
 
     comment: str = ""
     heading: str = ""

@@ -218,11 +218,7 @@ def weights_in(folder: Path) -> list[Path]:
 
 
 def list_models(repository: Path) -> list[RepositoryModel]:
-    """Return the models of a repository, sorted by name.
-
-    Raises:
-        RepositoryError: the repository does not exist or is not a folder.
-    """
+    """Return the models of a repository, sorted by name; raise RepositoryError if it is not a folder."""
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give --model-repository, or export a model")
     folders = readable_folders(path for path in subfolders(repository) if NAME.fullmatch(path.name))

@@ -57,14 +57,7 @@ def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
 
 
 def forget_hashes(files: Iterable[Path]) -> dict[Path, dict[str, str]]:
-    """Remove the hashes of files that will be replaced.
-
-    Args:
-        files: paths of the form MODEL/VERSION/FILE.
-
-    Returns:
-        All previous hashes by folder, for restore_hashes().
-    """
+    """Remove the hashes of files MODEL/VERSION/FILE that will be replaced; return all hashes for restore_hashes()."""
     every = {}
     for folder, names in _by_model(files).items():
         before = every[folder] = _readable_sums(folder)
@@ -82,11 +75,7 @@ def restore_hashes(sums: Mapping[Path, Mapping[str, str]]) -> None:
 
 
 def record_hashes(files: Iterable[Path]) -> None:
-    """Write the hashes of installed files, and remove those of files that no longer exist.
-
-    Args:
-        files: paths of the form MODEL/VERSION/FILE.
-    """
+    """Write the hashes of installed files MODEL/VERSION/FILE, and remove those of files that no longer exist."""
     for folder, names in _by_model(files).items():
         sums = {name: digest for name, digest in _readable_sums(folder).items() if (folder / name).is_file()}
         write_sums(folder, {**sums, **{name: hash_file(folder / name) for name in names}})
@@ -125,11 +114,7 @@ def damaged_models(chosen: Sequence[RepositoryModel], *, verify: bool | None = N
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that differs from its recorded hash. A file without one passes.
-
-    Args:
-        path: a path of the form MODEL/VERSION/FILE.
-    """
+    """Refuse a file MODEL/VERSION/FILE that differs from its recorded hash. A file without one passes."""
     expected = read_sums(path.parent.parent).get(f"{path.parent.name}/{path.name}")
     if expected is not None and hash_file(path) != expected:
         raise RepositoryError(f"{path} is not the file that was installed (its SHA-256 differs): {_ADVICE}")

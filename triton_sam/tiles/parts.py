@@ -25,11 +25,7 @@ STEPS = 4
 
 
 def length_for(around: np.ndarray[Any, Any], least: float) -> int:
-    """Return the length of the part for prompts.
-
-    Args:
-        around: (N,2) points of the prompts and corners of their box, in pixels of the whole image.
-    """
+    """Return the length of the part for prompts: (N,2) points and corners of boxes, in pixels of the whole image."""
     return max(int(np.ceil(least)), int(np.ceil(ROOM * np.ptp(around, axis=0).max())))
 
 

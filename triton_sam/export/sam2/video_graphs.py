@@ -226,10 +226,6 @@ class MaskPrompt(nn.Module):
         self.register_buffer("border", border, persistent=False)
 
     def forward(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Prepare the masks of P objects.
-
-        Returns:
-            mask_input (P,1,S/4,S/4) for TrackingDecoder, and masks (P,1,S/4,S/4), logits from -10 to 10.
-        """
+        """Return mask_input (P,1,S/4,S/4) for TrackingDecoder, and masks (P,1,S/4,S/4), logits from -10 to 10."""
         logits = nn.functional.conv2d(mask * MASK_SCALE + MASK_BIAS, self.kernel, stride=4, padding=2)
         return self.model.mask_downsample(mask), logits * self.border * self.border.unsqueeze(1)

@@ -30,11 +30,7 @@ class SamHqEncoder(nn.Module):
         self.from_early = model.mask_decoder.compress_vit_feat
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode images.
-
-        Returns:
-            image_embeddings (B,256,S/16,S/16) and hq_features (B,32,S/4,S/4).
-        """
+        """Encode images to image_embeddings (B,256,S/16,S/16) and hq_features (B,32,S/4,S/4)."""
         embeddings, early = self.maps(image)
         return embeddings, self.features(embeddings, early)
 

@@ -8,19 +8,19 @@ scripts/download_sam3_onnx.py instead, which requires neither.
 import sys
 from pathlib import Path
 
-from triton_sam.commands import _hub, _options
+from triton_sam.commands import _options, download
 
 
 def main() -> int:
     """Parse the command line and download."""
-    parser = _hub.script_parser(__doc__)
+    parser = download.script_parser(__doc__)
     parser.add_argument(
         "--directory", type=Path, metavar="DIR", help="folder for the checkpoint (default: checkpoints)"
     )
     args = parser.parse_args()
 
     def run() -> int:
-        print(_hub.run_checkpoint(args))
+        print(download.run_checkpoint(args))
         return 0
 
     return _options.run_script(run)

@@ -7,19 +7,19 @@ same.
 
 import sys
 
-from triton_sam.commands import _hub, _options
+from triton_sam.commands import _options, download
 
 
 def main() -> int:
     """Parse the command line and download."""
-    parser = _hub.script_parser(__doc__)
+    parser = download.script_parser(__doc__)
     parser.add_argument(
         "--precision", choices=("fp32", "fp16"), default="fp32", help="fp16 is for GPUs (default: fp32)"
     )
     _options.add_name(parser, "models VARIANT_encoder, VARIANT_decoder (default: sam3)")
     _options.add_repository(parser)
     args = parser.parse_args()
-    return _options.run_script(lambda: _hub.run_onnx(args, args.precision))
+    return _options.run_script(lambda: download.run_onnx(args, args.precision))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from .._common.files import atomic_path
 from ..masks.polygons import Trace
 from ..masks.rings import FloatPoints
 from ..tiles.joining import to_feature
-from ._writing import Categories, check_polygons, plain, with_stems
+from .image_writers import Categories, check_polygons, plain, with_stems
 from .large import LargeResult, Results
 from .sources import Skipped
 from .writers import Writer, write_pieces

@@ -16,9 +16,20 @@ from .._common.extras import missing
 from .._common.files import atomic_path
 from ..masks.polygons import Trace
 from ..masks.segment import TOLERANCE
-from ._writing import Categories, Named, Records, check_polygons, plain
 from .folder import ImageRecord
-from .image_writers import write_davis, write_geojson, write_labelme, write_labels, write_voc, write_yolo
+from .image_writers import (
+    Categories,
+    Named,
+    Records,
+    check_polygons,
+    plain,
+    write_davis,
+    write_geojson,
+    write_labelme,
+    write_labels,
+    write_voc,
+    write_yolo,
+)
 from .sources import Skipped
 
 

@@ -10,9 +10,70 @@ from pathlib import Path
 
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
-from ..families import FAMILIES, Family
-from ..families.tables import Checkpoint
-from . import _hub, _options
+from ..families import FAMILIES, Family, get_family
+from ..families.sam3 import SAM3
+from ..families.tables import Checkpoint, HubFiles
+from ..sessions.configs import write_programs
+from . import _options
+
+CHECKPOINT = "checkpoint"
+"""The size that selects the checkpoint on the hub instead of the published ONNX models."""
+
+
+def is_published(family: str, size: str | None) -> bool:
+    """Return whether a size on the command line selects the family's published ONNX models."""
+    return get_family(family).hub is not None and size != CHECKPOINT
+
+
+def run_onnx(args: argparse.Namespace, precision: str) -> int:
+    """Download a family's published ONNX models into the model repository and print their paths."""
+    from ..download.hub import Hub, download_onnx
+
+    if getattr(args, "directory", None) is not None:
+        raise ConfigurationError("--directory is for checkpoints: the published ONNX files go to --model-repository")
+    family, hub = get_family(args.family), Hub(args.mirror, not args.quiet)
+    name = getattr(args, "name", None) or None
+    repository = _options.repository(args, writes=True)
+    for path in download_onnx(family, repository, precision=precision, name=name, hub=hub).values():
+        print(path)
+    for warning in write_programs(repository, family, name, video=False):
+        _options.say(args, warning)
+    return 0
+
+
+def precision_of(family: str, size: str | None) -> str:
+    """Return the precision of the published models of a size; without a size, the default precision."""
+    precisions = list(_files(family).precisions)
+    if size is not None and size not in precisions:
+        raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(precisions)}, {CHECKPOINT}")
+    return size or precisions[0]
+
+
+def run_checkpoint(args: argparse.Namespace) -> Path:
+    """Download a family's gated checkpoint from the hub and return its folder."""
+    from ..download.hub import Hub, download_checkpoint
+
+    directory = args.directory or checkpoints.DIRECTORY
+    family = get_family(args.family)
+    return download_checkpoint(family, directory / family.name, hub=Hub(args.mirror, not args.quiet))
+
+
+def script_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options common to the scripts for SAM3."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--mirror", metavar="URL", help="hub to use instead of https://huggingface.co (also $HF_ENDPOINT)"
+    )
+    _options.add_quiet(parser)
+    parser.set_defaults(family=SAM3.name)
+    return parser
+
+
+def _files(family: str) -> HubFiles:
+    files = get_family(family).hub
+    if files is None:
+        raise ConfigurationError(f"{family} has nothing on the Hugging Face hub")
+    return files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +119,8 @@ def add_download_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and print the path of each downloaded file."""
     size = chosen_size(args)
-    if _hub.is_published(args.family, size):
-        return _hub.run_onnx(args, _hub.precision_of(args.family, size))
+    if is_published(args.family, size):
+        return run_onnx(args, precision_of(args.family, size))
     if args.model_repository is not None:
         raise ConfigurationError(f"--model-repository is for {_on_hub()}'s ONNX files: checkpoints go to --directory")
     print(fetch_checkpoint(args, chosen_row(args)))
@@ -76,7 +137,7 @@ def chosen_row(args: argparse.Namespace) -> Checkpoint | None:
 def fetch_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint | None) -> Path:
     """Download a row of the catalogue (None: the family's checkpoint on the hub) and return the path."""
     if checkpoint is None:
-        return _hub.run_checkpoint(args)
+        return run_checkpoint(args)
     mirror = "" if getattr(args, "url", None) else args.mirror  # a mirror needs a published hash
     return checkpoints.download(checkpoint, place(args, checkpoint).parent, mirror=mirror, progress=not args.quiet)
 
@@ -96,9 +157,7 @@ def _sizes(family: Family) -> str:
     """Return the help text about a family's downloads; empty without downloads."""
     if family.hub is not None:
         default, *others = family.hub.precisions
-        return (
-            f"{family.label}: {default} (default), {', '.join(others)} (the published ONNX files) or {_hub.CHECKPOINT}"
-        )
+        return f"{family.label}: {default} (default), {', '.join(others)} (the published ONNX files) or {CHECKPOINT}"
     sizes = [f"{c.size} (default)" if c.size == family.default_size else c.size for c in family.checkpoints]
     sizes += [row.word for row in family.fine_tunes]
     return f"{family.label}: {', '.join(sizes)}" if sizes else ""

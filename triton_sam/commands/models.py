@@ -16,7 +16,7 @@ from ..repository.selection import read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
-from ._hub import CHECKPOINT
+from .download import CHECKPOINT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

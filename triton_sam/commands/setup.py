@@ -13,7 +13,7 @@ from ..export.settings import CHECKPOINT_HASH, PRECISIONS, Settings
 from ..families import FAMILIES, get_family
 from ..families.tables import Checkpoint
 from ..repository.config import check_name
-from . import _families, _hub, _options
+from . import _families, _options, download
 from .download import add_download_options, add_size, chosen_row, chosen_size, fetch_checkpoint, place
 
 
@@ -55,10 +55,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"{args.family} has no models for videos: leave --video out")
     if (args.concepts or (args.video and family.hub)) and not has_own:
         _choose_checkpoint(args)
-    published = not has_own and _hub.is_published(args.family, chosen_size(args))
+    published = not has_own and download.is_published(args.family, chosen_size(args))
     _families.check_before_download(args, "setup", published=published)
     if published:
-        return _hub.run_onnx(args, _published_precision(args))
+        return download.run_onnx(args, _published_precision(args))
     row = _row_of_url(args) if has_own else chosen_row(args)
     size = chosen_size(args) if has_own else None
     side = args.image_size or (row.image_size if row else None)
@@ -118,10 +118,10 @@ def _choose_checkpoint(args: argparse.Namespace) -> None:
     """Choose the checkpoint for --concepts and --video, because the published ONNX files lack these models."""
     if args.concepts and not get_family(args.family).concepts:
         raise ConfigurationError(f"{args.family} has no models for words: leave --concepts out")
-    if chosen_size(args) not in (None, _hub.CHECKPOINT):
+    if chosen_size(args) not in (None, download.CHECKPOINT):
         flag = "--concepts" if args.concepts else "--video"
         raise ConfigurationError(f"{flag} needs the checkpoint: triton-sam setup {args.family} {flag}")
-    args.size = _hub.CHECKPOINT
+    args.size = download.CHECKPOINT
 
 
 def _published_precision(args: argparse.Namespace) -> str:
@@ -129,7 +129,7 @@ def _published_precision(args: argparse.Namespace) -> str:
     size = chosen_size(args)
     if size is None and args.precision is not None:
         return str(args.precision)
-    precision = _hub.precision_of(args.family, size)
+    precision = download.precision_of(args.family, size)
     if args.precision not in (None, precision):
         raise ConfigurationError(f"{args.family} {size} with --precision {args.precision}: give only one of them")
     return precision

@@ -33,7 +33,7 @@ from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
 from ..tracks.records import MaskRecord
-from . import _options, _server, _task_options, _track_prompts, _track_words, _video
+from . import _options, _server, _task_options, _track_words, _video
 
 DEFAULT_FORMATS = ("png", "overlay")
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VIDEO",
         help="video file, folder of images, number of a camera, URL, or - for a video on standard input",
     )
-    _track_prompts.add_prompts(parser)
+    _video.add_prompts(parser)
     _track_words.add_options(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     parser.add_argument(
@@ -85,7 +85,7 @@ class Plan:
 
 def run(args: argparse.Namespace) -> int:
     tracked: Iterator[_track_words.Tracked] | None = None
-    prompts = [] if _track_words.are_wanted(args) else _track_prompts.collected(args)
+    prompts = [] if _track_words.are_wanted(args) else _video.collected(args)
     formats = args.format or list(DEFAULT_FORMATS)
     if any(TRACK_FORMATS[name].needs_images for name in formats):
         encoder_name()  # reports a missing PyAV before the work

@@ -43,8 +43,10 @@ class VideoRules:
             results are held back.
         hotstart_unmatch_thresh: number of frames without detection after which an object is removed.
         hotstart_dup_thresh: number of frames with the detection of an earlier object after which one is removed.
-        suppress_unmatched_only_within_hotstart: False hides objects that were not detected for long.
-        init_trk_keep_alive, max_trk_keep_alive, min_trk_keep_alive: the counter of that: its start and its limits.
+        suppress_unmatched_only_within_hotstart: False also hides later objects whose counter of detections reaches 0.
+        init_trk_keep_alive: start of this counter.
+        max_trk_keep_alive: its maximum.
+        min_trk_keep_alive: its minimum.
         suppress_overlapping_based_on_recent_occlusion_threshold: minimum IoU of two objects at which the one that was
             occluded last is hidden. 0: none.
         decrease_trk_keep_alive_for_empty_masklets: whether an empty mask counts as not detected.

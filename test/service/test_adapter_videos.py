@@ -157,8 +157,8 @@ def test_without_a_video_model_nothing_is_followed(tool):
 
 REFUSED_SHAPES = (
     ([1, 2, 3], "do not make a polygon"),
-    ([9, 9, 9, 9], "a part inside"),
-    ([900, 900, 990, 990], "a part inside"),
+    ([9, 9, 9, 9], "must overlap the image"),
+    ([900, 900, 990, 990], "must overlap the image"),
     ({"type": "polygon", "points": [1, 2, 3, 4]}, "do not make a polygon"),
     ({"type": "mask", "points": [1, 2, 3, 4]}, "runs"),
     ({"type": "mask", "points": [0, 9, 0, 0, 1, 1]}, "add up"),

@@ -78,7 +78,7 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
         (["--limits", '{"cvat_words": "dog"}'], "cvat_words must be a list of words"),
         (["--limits", "{"], "--limits is not JSON"),
         (["--root-path", "sam"], "--root-path 'sam': write a path such as /sam"),
-        (["--token", ""], "an empty token protects nothing"),
+        (["--token", ""], "the token is empty"),
         (["--port", "-1"], "--port must be 0 to 65535, not -1"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
     ],
@@ -173,7 +173,7 @@ def test_a_token_loses_the_line_break_of_its_file(arguments, variable, expected,
 def test_a_blank_token_does_not_open_the_service(monkeypatch, capsys):
     monkeypatch.setenv("TRITON_SAM_TOKEN", " ")
     assert main(["service"]) == 1
-    assert "an empty token protects nothing" in capsys.readouterr().err
+    assert "the token is empty" in capsys.readouterr().err
 
 
 def test_a_taken_port_is_named(capsys):

@@ -120,8 +120,10 @@ def test_files_that_are_no_coco_are_refused_with_their_fault(modules):
         "null": "the file is not a COCO data set: it needs images and annotations",
         annotated([], 2): "annotation 1: its image_id is unknown",
         annotated({"size": [6, 8]}): "annotation 1: its mask has no run lengths",
-        annotated({"size": [8, 6], "counts": [48]}): "annotation 1: its mask has another size than the image, or none",
-        annotated({"counts": [48]}): "annotation 1: its mask has another size than the image, or none",
+        annotated(
+            {"size": [8, 6], "counts": [48]}
+        ): "annotation 1: its mask is missing, or has another size than the image",
+        annotated({"counts": [48]}): "annotation 1: its mask is missing, or has another size than the image",
         annotated({"size": [6, 8], "counts": [47]}): "annotation 1: its run lengths are damaged",
         annotated({"size": [6, 8], "counts": [50, -2]}): "annotation 1: its run lengths are damaged",
         annotated({"size": [6, 8], "counts": "00"}): "annotation 1: its run lengths are damaged",

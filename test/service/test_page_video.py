@@ -219,7 +219,7 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video")
     page.page.set_input_files("#file", broken)
-    assert "broken.mp4: the video is none of MP4" in page.banner()
+    assert "broken.mp4: unsupported or damaged video" in page.banner()
     page.faults.clear()  # the browser reports the 415
     with page.held("/frames/(?!0[?])") as held:  # frames that still load are given up with their video
         open_clip(page, path)

@@ -121,7 +121,7 @@ def opened(item: ImageItem) -> Opened:
     size = open_image(content).size
     if item.size is not None and item.size != size:
         raise ImageError(
-            f"the file has {size[0]} x {size[1]} pixels, and the source says {item.size[0]} x {item.size[1]}"
+            f"the file has {size[0]} x {size[1]} pixels, but the source says {item.size[0]} x {item.size[1]}"
         )
     pages = pages_of(content) if isinstance(content, (str, bytes, os.PathLike)) else 1
     if pages == 1:

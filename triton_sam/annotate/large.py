@@ -158,7 +158,7 @@ def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
         if item.size is not None and item.size != image.size:
             (width, height), (told_width, told_height) = image.size, item.size
             raise ImageError(
-                f"the file has {width} x {height} pixels, and the source says {told_width} x {told_height}"
+                f"the file has {width} x {height} pixels, but the source says {told_width} x {told_height}"
             )
         if tiling.level >= len(image.levels):
             raise ImageError(f"there is no level {tiling.level}: the last one is {len(image.levels) - 1}")

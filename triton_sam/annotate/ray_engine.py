@@ -62,7 +62,7 @@ def annotate_with_ray(
                 return
             except failures as error:
                 if attempt + 1 == ATTEMPTS:
-                    raise ServerError(f"Ray gave up {ATTEMPTS} times: {first_line(error)}") from error
+                    raise ServerError(f"Ray failed {ATTEMPTS} times: {first_line(error)}") from error
 
 
 def _rows(data: Any, numbers: Sequence[int], filler: tuple[Any, ...], actors: int) -> Iterable[Mapping[str, Any]]:

@@ -44,7 +44,7 @@ class BenchmarkSettings:
         if not all(0 < seconds < math.inf for seconds in durations) or not 0 <= self.think < math.inf:  # refuses NaN
             raise ConfigurationError("durations must be above 0 s, the pause of a user at least 0 s, and all finite")
         if not self.sections:
-            raise ConfigurationError(f"there is nothing to measure: name at least one of {', '.join(SECTIONS)}")
+            raise ConfigurationError(f"nothing to measure: name at least one of {', '.join(SECTIONS)}")
         if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.least_rounds) < 1:
             raise ConfigurationError("there must be at least one user and one round")
         for option, names, known in (

@@ -83,9 +83,7 @@ def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
     owners = [name for name in tracking_families() if name in families]
     parser.set_defaults(video=False)
     if owners:
-        text = (
-            f"{', '.join(owners)}: also export the models that follow objects through a video, and write VARIANT_video"
-        )
+        text = f"{_labels(owners)}: also export the models that track objects through a video, and write VARIANT_video"
         parser.add_argument("--video", action="store_true", help=text)
 
 
@@ -94,8 +92,12 @@ def add_concepts(parser: argparse.ArgumentParser, families: Sequence[str]) -> No
     owners = [name for name in families if get_family(name).concepts]
     parser.set_defaults(concepts=False)
     if owners:
-        text = f"{', '.join(owners)}: also export the models that find every instance of a word or of example boxes"
+        text = f"{_labels(owners)}: also export the models that find every instance of a word or of example boxes"
         parser.add_argument("--concepts", action="store_true", help=text)
+
+
+def _labels(families: Sequence[str]) -> str:
+    return ", ".join(get_family(name).label for name in families)
 
 
 def add_name(parser: argparse.ArgumentParser, text: str) -> None:

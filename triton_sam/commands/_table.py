@@ -16,13 +16,13 @@ GROUPS = {
     "servers": {
         "serve": "Serve a model repository with a real Triton on this machine, without Docker.",
         "service": "Run the SAM service: a web page for clicks, a REST API, and the REST API of 2024.",
-        "container": "Start tritonserver with every model that has weights, as the Dockerfile does.",
+        "container": "Start Triton inside the Docker image, with every model that has weights.",
         "health": "Send a test request to every served model.",
         "doctor": "Check this machine and a server, and name the command that fixes each problem.",
         "reload": "Reload models on a running server.",
     },
     "models": {
-        "setup": "Export an official checkpoint, a known fine-tune, or any URL or file of a known architecture.",
+        "setup": "Download and export an official checkpoint, a known fine-tune, or your own URL or file.",
         "download": "Download an official checkpoint; rerun to continue, and the SHA-256 is checked.",
         "export": "Export a checkpoint as the ONNX models of its family into the model repository.",
         "models": "List the models of a repository and those that a server has ready, or the catalogue of checkpoints.",

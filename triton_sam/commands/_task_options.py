@@ -54,14 +54,14 @@ def add_cleanup(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> 
         "--max-hole-area",
         type=float,
         default=0.0,
-        metavar="CELLS",
-        help="fill holes of at most this many pixels of the model's small mask (256 x 256 over the image)",
+        metavar="PIXELS",
+        help="fill holes of at most this many pixels of the model's small mask (256 x 256, with SAM3 288 x 288)",
     )
     group.add_argument(
         "--max-sprinkle-area",
         type=float,
         default=0.0,
-        metavar="CELLS",
+        metavar="PIXELS",
         help="drop parts of at most this many pixels of the small mask",
     )
     if of_prompts:
@@ -99,7 +99,7 @@ _SEARCH_OPTIONS: tuple[tuple[str, type, str, str], ...] = (
         "pred_iou_thresh",
         float,
         "0..1",
-        "keep masks with a higher predicted IoU (official default: 0.8, sam1 0.88)",
+        "keep masks with a higher predicted IoU (official default: 0.8, SAM1: 0.88)",
     ),
     (
         "stability_score_thresh",
@@ -182,7 +182,9 @@ def family_for_words(given: str | None) -> str:
 
 def add_tiles(group: Any) -> None:
     """Add the options to a parser or a group of a parser."""
-    group.add_argument("--level", type=int, default=0, metavar="N", help="level to search (default: 0, the largest)")
+    group.add_argument(
+        "--level", type=int, default=0, metavar="N", help="level of the pyramid to read (default: 0, the largest)"
+    )
     group.add_argument("--tile", type=int, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
     group.add_argument("--overlap", type=int, default=256, metavar="PIXELS", help="overlap of tiles (default: 256)")
     group.add_argument(

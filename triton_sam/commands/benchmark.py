@@ -181,7 +181,7 @@ def _urls(given: Sequence[str | None]) -> dict[str, str]:
     for url in map(parse_url, given):
         protocol = "grpc" if url.is_grpc else "http"
         if protocol in urls:
-            raise ConfigurationError(f"one server is measured: {url} and {urls[protocol]} speak the same protocol")
+            raise ConfigurationError(f"one server is measured: {url} and {urls[protocol]} use the same protocol")
         urls[protocol] = str(url)
     return urls
 

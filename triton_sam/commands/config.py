@@ -65,7 +65,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--precision",
         "precision",
-        "OpenVINO: precision of the arithmetic; masks are compared with fp32 first (default: bf16)",
+        "OpenVINO: precision of the arithmetic; `triton-sam verify openvino` compares the masks (default: bf16)",
         choices=OPENVINO_PRECISIONS,
     )
     add(

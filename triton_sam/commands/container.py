@@ -1,4 +1,4 @@
-"""Start tritonserver with every model that has weights, as the Dockerfile does.
+"""Start Triton inside the Docker image, with every model that has weights.
 
 A small supervisor replaces this process. It passes SIGTERM and the exit status on, and restarts tritonserver if it or
 the process of a model dies. Options after `--` are passed on unchanged.

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token", help="token that callers must send (default: $TRITON_SAM_TOKEN, else none)")
     parser.add_argument("--tokens", metavar="FILE", help="JSON file of further tokens, with names and quotas")
     parser.add_argument(
-        "--limits", metavar="FILE", help="JSON file of limits, or the JSON itself (docs/reference/rest.md: defaults)"
+        "--limits", metavar="FILE", help="JSON file of limits, or the JSON itself (defaults: docs/reference/rest.md)"
     )
     parser.add_argument(
         "--cors", nargs="+", default=[], metavar="ORIGIN", help="web origins that may call, * for all (default: none)"

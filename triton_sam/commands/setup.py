@@ -1,4 +1,4 @@
-"""Export an official checkpoint, a known fine-tune, or any URL or file of a known architecture."""
+"""Download and export an official checkpoint, a known fine-tune, or your own URL or file."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def check_query(
     elif mask_labels is not None:
         raise PromptError("mask_labels need masks")
     if not texts and not len(corners):
-        raise PromptError("say a text, or show an example box")
+        raise PromptError("give a text or an example box")
     if not texts and not (labels == 1).any():
         raise PromptError("example boxes without a text need at least one with label 1")
     return Query(
@@ -190,7 +190,7 @@ def _texts(text: Any) -> tuple[str, ...]:
     if len(texts) > MAX_TEXTS:
         raise PromptError(f"{len(texts)} texts: a request may have at most {MAX_TEXTS}")
     if not all(each.strip() for each in texts):
-        raise PromptError("a text is empty: say a word, or leave the text out and show example boxes")
+        raise PromptError("a text is empty: give a word, or leave the text out and give example boxes")
     return tuple(texts)
 
 
@@ -244,7 +244,7 @@ def _boxes_of_masks(masks: Any, labels: Any) -> tuple[list[Box], list[Any], Size
         raise PromptError(f"an example mask cannot be read: {error}") from error
     boxes = [box for box, _ in found if box is not None]
     if len(boxes) < len(found):
-        raise PromptError("an example mask is empty: it shows nothing")
+        raise PromptError("an example mask is empty")
     sizes = {size for _, size in found}
     if len(sizes) > 1:
         raise PromptError("the example masks have different sizes: all of them belong to one image")

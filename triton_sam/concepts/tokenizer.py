@@ -61,7 +61,7 @@ class Tokenizer:
 
     def _encode(self, text: str) -> Any:
         if len(text) > LONGEST_TEXT:
-            raise PromptError(f"a text has {len(text)} characters: say the concept in a few words")
+            raise PromptError(f"a text has {len(text)} characters: describe the concept in a few words")
         try:
             found = self._backend.encode(text)
         except (TypeError, UnicodeEncodeError):  # half of a surrogate pair
@@ -69,6 +69,6 @@ class Tokenizer:
         if len(found.ids) > self._length:
             raise PromptError(
                 f"{text[:40]!r} has {len(found.ids)} tokens with the start and the end, and the model takes "
-                f"{self._length}: say the concept in fewer words"
+                f"{self._length}: describe the concept in fewer words"
             )
         return found

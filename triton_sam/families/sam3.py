@@ -142,8 +142,8 @@ SAM3 = Family(
         ),
         Option(
             "--text-encoder",
-            "with --concepts: folder with a checkpoint of SAM3-LiteText, whose small text encoder replaces SAM3's own "
-            "(export and verify --random: lite, for random weights)",
+            "with --concepts, folder of a SAM3-LiteText checkpoint, whose small text encoder replaces that of SAM3 "
+            "(with random weights: lite)",
             commands=("export", "setup", "verify"),
             metavar="FOLDER",
             is_folder=True,

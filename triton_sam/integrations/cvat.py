@@ -95,7 +95,7 @@ class Words:
         self._client, self._parameters = client, parameters
         self._words = list(dict.fromkeys(word for each in words.split(",") if (word := each.strip())))
         if not self._words:
-            raise ConfigurationError("say which words to find, for example -p words=str:dog,cat")
+            raise ConfigurationError("name the words to find, for example -p words=str:dog,cat")
         labels = [auto_annotation.label_spec(word, number, type="any") for number, word in enumerate(self._words)]
         self.spec = auto_annotation.DetectionFunctionSpec(labels=labels)
 

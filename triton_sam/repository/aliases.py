@@ -167,7 +167,7 @@ def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) ->
                 "or export it under another --name"
             )
     if alias.name in {model.name for model in select_models(repository, [alias.target])}:
-        raise RepositoryError(f"{alias.target} calls {alias.name}: an alias cannot stand for itself")
+        raise RepositoryError(f"{alias.target} calls {alias.name}: an alias needs another target")
 
 
 def check_removal(repository: Path, names: Collection[str]) -> None:
@@ -187,7 +187,7 @@ def remove_alias(repository: Path, name: str) -> None:
     """Remove an alias."""
     folder = repository / name
     if not _folder(folder).alias_of:
-        raise RepositoryError(f"{name} is a model and not an alias: it stays")
+        raise RepositoryError(f"{name} is a model and not an alias: only aliases are removed")
     kept = folder / KEPT_CONFIG
     if kept.exists():  # the callers of this name keep the restored model
         shutil.rmtree(folder / "1" / "__pycache__", ignore_errors=True)

@@ -193,7 +193,7 @@ def tensor_text(tensor: Tensor) -> str:
 def _tensor(value: onnx.ValueInfoProto, optional: bool = False) -> ConfigTensor:
     kind = value.type.tensor_type
     if kind.elem_type not in _TYPES:
-        raise RepositoryError(f"tensor {value.name} has ONNX type {kind.elem_type}, which Triton does not know")
+        raise RepositoryError(f"tensor {value.name} has ONNX type {kind.elem_type}, which Triton does not support")
     shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "any" for dim in kind.shape.dim)
     comment = " x ".join(map(str, shape)) or "scalar"
     return ConfigTensor(value.name, _TYPES[kind.elem_type], shape, optional, comment=comment)

@@ -101,7 +101,7 @@ class Body:
             raise Problem(
                 408,
                 f"the request did not arrive within {self._seconds:g} s and a second for each 256 KiB: "
-                "send it over a faster line, or send a smaller file",
+                "use a faster connection, or send a smaller file",
                 headers={"Connection": "close"},
                 code="slow",
             ) from None

@@ -257,6 +257,6 @@ def _check_url(url: str) -> None:
     except ValueError:
         is_usable = False
     if not is_usable or any(sign.isspace() or not sign.isprintable() for sign in url):
-        raise Problem(422, "an address begins with http:// or https:// and the name of a host", code="bad_url")
+        raise Problem(422, "a URL must begin with http:// or https:// and the name of a host", code="bad_url")
     if parts.username is not None or parts.password is not None:
-        raise Problem(422, "an address must not carry a user name or a password", code="bad_url")
+        raise Problem(422, "a URL must not contain a user name or a password", code="bad_url")

@@ -195,7 +195,7 @@ class ServiceSettings:
         if self.large_images is not None and not Path(self.large_images).is_dir():
             raise ConfigurationError(f"--large-images: {self.large_images} is not a folder")
         if self.token is not None and not self.token.strip():
-            raise ConfigurationError("an empty token protects nothing: leave it out or give one")
+            raise ConfigurationError("the token is empty: give one, or leave the option out")
         if self.max_body > self.store_bytes:
             raise ConfigurationError("the limit memory must be at least max_body: a request has to fit in")
         if self.max_video > self.video_bytes:

@@ -48,7 +48,7 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
         known = ", ".join(UPLOADS)
         raise Problem(415, f"unsupported or damaged image; supported: {known}{hint(io.BytesIO(content))}") from None
     if width * height > max_megapixels * MEGA:
-        raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")
+        raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are accepted")
     return width, height
 
 

@@ -200,7 +200,7 @@ class LargeImage:
         x2, y2 = min(self.size[0], region[2]), min(self.size[1], region[3])
         if x1 >= x2 or y1 >= y2:
             corners, (width, height) = ", ".join(map(str, region)), self.size
-            raise InputError(f"the part {corners} lies outside of {self.name}, which has {width} x {height} pixels")
+            raise InputError(f"the part {corners} lies outside {self.name}, which has {width} x {height} pixels")
         return x1, y1, x2, y2
 
     def _level(self, longest: int, side: int) -> Level:

@@ -129,7 +129,7 @@ class LargeImageClient:
         if outside.any():
             x, y = around[outside][0]
             place = f"the view {x1}, {y1}, {x2}, {y2}" if view else f"the image, which has {x2} x {y2} pixels"
-            raise PromptError(f"the point or corner {x:g}, {y:g} lies outside of {place}")
+            raise PromptError(f"the point or corner {x:g}, {y:g} lies outside {place}")
 
     def _around(self, around: np.ndarray[Any, Any], length: int) -> Region:
         """Return the part for prompts: a tile with stored embeddings, else a part to encode."""

@@ -92,7 +92,7 @@ class StoredTiles:
         sides = (self.blocks.block[axis] + 2 * self.blocks.halo[axis] for axis in (0, 1))
         self.length = round(max(side * scale for side, scale in zip(sides, self._scale, strict=True)))
         if not self._own and self._group.attrs.get("data_signature") != signature_of(image.levels[self.level]):
-            raise self._stale("the pixels of the image are others")
+            raise self._stale("the pixels of the image have changed")
 
     @property
     def family(self) -> str:
@@ -164,7 +164,7 @@ class StoredTiles:
         """Read the pixels of a tile from the image."""
         pixels = self.image.levels[self.level].read(*self.blocks.region(number))
         if self._own and self._array(FEATURES, number).attrs.get(PIXELS) != hash_of(pixels):
-            raise self._stale(f"the pixels of tile {number}, or the channels, are others")
+            raise self._stale(f"the pixels of tile {number}, or the channels, have changed")
         return Window(pixels, self.region(number))
 
     def embeddings(self, number: int, encoder: str) -> ImageEmbeddings:

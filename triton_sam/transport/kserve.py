@@ -167,7 +167,7 @@ class KServeClient:
             )
             if answer.length_remaining is None and not getattr(answer, "chunked", False):
                 answer.close()
-                raise ProtocolError("the head of the answer ends early")  # http.client does not notice this
+                raise ProtocolError("the answer's headers end early")  # http.client does not notice this
             if answer.status != 200:
                 raise _error(answer.status, answer.read())
             length = answer.headers.get(JSON_LENGTH)

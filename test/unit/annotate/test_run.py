@@ -250,7 +250,7 @@ def test_the_pipeline_begins_again_when_ray_gives_up(failures, code, servers, ra
     data = write_data_set(tmp_path / "in", 80)
     assert by_ray(data, tmp_path / "out", "--engine", "ray") == code
     error = capsys.readouterr().err.strip()
-    assert error == ("triton-sam: error: Ray gave up 3 times: the actor died" if code else "")
+    assert error == ("triton-sam: error: Ray failed 3 times: the actor died" if code else "")
 
 
 @pytest.mark.parametrize(("address", "failures", "calls"), [(None, 2, 3), (None, 3, 3), ("host:1", 1, 1)])

@@ -131,7 +131,7 @@ def test_a_dry_run_reports_and_writes_nothing(servers, tmp_path, capsys):
     printed = capsys.readouterr()
     lines = [json.loads(line) for line in printed.out.splitlines()]
     assert [each["image"] for each in lines] == ["000.png", "001.png", "gone.png", "gone.png"]
-    assert lines[0]["error"] == "the file has 40 x 30 pixels, and the source says 99 x 30"
+    assert lines[0]["error"] == "the file has 40 x 30 pixels, but the source says 99 x 30"
     assert printed.err.splitlines() == [
         "2 images, 0 prompts, 2 errors, 2 skipped",
         "triton-sam: error: nothing could be annotated",

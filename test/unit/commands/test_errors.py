@@ -132,7 +132,7 @@ ANNOTATE = [
 LARGE = [
     ("large slide.tif", "give --point or --box, or `triton-sam large everything`"),
     ("large slide.tif --point 1,1 --map", "is not georeferenced"),
-    ("large slide.tif --point 9999,1", "9999, 1 lies outside of the image, which has 300 x 220 pixels"),
+    ("large slide.tif --point 9999,1", "9999, 1 lies outside the image, which has 300 x 220 pixels"),
     ("large slide.tif --point 5,5 --view 50,50,90,90", "5, 5 lies outside of the view 50, 50, 90, 90"),
     ("large slide.tif --point 5,5 --view nan,0,5,5", "--view holds NaN or infinity: give finite numbers"),
     ("large slide.tif -q --everything --tile 10", "tile must be at least 64 pixels, not 10"),
@@ -191,7 +191,7 @@ HUB = [
 ]
 MEASUREMENTS = [
     ("benchmark --local --url localhost:1", "not both"),
-    ("benchmark --url http://a:1 --url https://b:2", "https://b:2 and http://a:1 speak the same protocol"),
+    ("benchmark --url http://a:1 --url https://b:2", "https://b:2 and http://a:1 use the same protocol"),
     ("benchmark --only nonsense", "'nonsense' is unknown"),
     ("benchmark --compare pytorch", "'pytorch' is unknown"),
     ("benchmark --duration nan", "above 0"),

@@ -34,7 +34,7 @@ def test_the_wire_keeps_all():
 
 ONES = np.ones((3, 3))
 WRONG: dict[str, list[dict]] = {
-    "say a text, or show an example box": [{}],
+    "give a text or an example box": [{}],
     "text": [{"text": each} for each in ([], 3, ["dog", None], ["dog", "  "], ["dog"] * (MAX_TEXTS + 1))],
     "boxes must be": [{"boxes": each} for each in ([1, 2, 3], "abc", [[0, 0, 10**400, 5]])],
     "box": [{"boxes": each} for each in ([50, 20, 10, 60], [0, 0, float("nan"), 1], [BOX] * (MAX_EXAMPLES + 1))],

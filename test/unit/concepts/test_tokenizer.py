@@ -118,7 +118,7 @@ def test_odd_texts_and_control_characters(ours, reference):
 
 
 def test_what_has_no_tokens(ours):
-    with pytest.raises(PromptError, match="a text has 10000 characters: say the concept in a few words"):
+    with pytest.raises(PromptError, match="a text has 10000 characters: describe the concept in a few words"):
         ours.tokens(["x" * 10_000])
     with pytest.raises(PromptError, match="tokens with the start and the end, and the model takes 32"):
         ours.tokens(["dog " * (LONGEST_TEXT // 4)])

@@ -44,7 +44,7 @@ def test_levels_and_parts(path):
         reduced = image.window((0, 0, 3000, 2200), 600)
         assert (reduced.pixels.shape, reduced.scale) == ((440, 600, 3), (5, 5))
         assert image.window((-50, -50, 20, 10), 1024).region == (0, 0, 20, 10)
-        with pytest.raises(InputError, match="outside of image"):
+        with pytest.raises(InputError, match="outside image"):
             image.window((3000, 0, 3100, 10), 1024)
 
 

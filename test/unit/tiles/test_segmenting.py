@@ -53,7 +53,7 @@ def test_a_view_is_used_as_it_is(client):
     (found,) = client.segment([[1600, 1000]], view=(0, 0, 3000, 2200))
     assert found.box[2:] == pytest.approx(SMALL[2:], abs=4)
     assert client._client.encoded[0].shape == (751, 1024, 3)
-    with pytest.raises(PromptError, match="outside of the view 0, 0, 100, 100"):
+    with pytest.raises(PromptError, match="outside the view 0, 0, 100, 100"):
         client.segment([[1600, 1000]], view=(0, 0, 100, 100))
 
 
@@ -70,8 +70,8 @@ def test_boxes_and_candidates(client):
     ("prompts", "message"),
     [
         ({}, "the prompt is empty"),
-        ({"point_coords": [[-1, 5]]}, "-1, 5 lies outside of the image, which has 3000 x 2200 pixels"),
-        ({"point_coords": [[float("nan"), 5]]}, "nan, 5 lies outside of the image"),
+        ({"point_coords": [[-1, 5]]}, "-1, 5 lies outside the image, which has 3000 x 2200 pixels"),
+        ({"point_coords": [[float("nan"), 5]]}, "nan, 5 lies outside the image"),
         ({"box": [[1, 2, 3, 4], [1, 2, 3, 4]]}, "of one object"),
     ],
 )

@@ -70,7 +70,7 @@ NOBODY_THERE = [
 ]
 MAY_HAVE_RUN = [
     over_http(ConnectionResetError("reset")),
-    over_http(ProtocolError("the head of the answer ends early")),
+    over_http(ProtocolError("the answer's headers end early")),
     triton_says("Stub process 'sam2_0_0' is not healthy."),
     triton_says("Socket closed"),
 ]

@@ -78,7 +78,7 @@ def test_every_code_comes_back_as_the_error_that_was_sent(code):
         ("BUSY: too many requests wait here already", ServerBusyError),
         ("MODEL_NOT_READY: this server does not have sam3_detector", ModelNotReadyError),
         ("UNKNOWN_IMAGE_ID: no image 'is not healthy' here", UnknownImageError),
-        ("UNKNOWN_FRAME 12 UNKNOWN_IMAGE_ID: frame 12 is not here (any more): send it again", UnknownImageError),
+        ("UNKNOWN_FRAME 12 UNKNOWN_IMAGE_ID: frame 12 is unknown or expired: send it again", UnknownImageError),
         ("in ensemble 'sam2_encoder_jpeg', BAD_IMAGE: the content is not an image", ImageError),
         ("onnx runtime error 2: not enough memory", InferenceError),
     ],

@@ -271,7 +271,7 @@ class Requests:
 
     async def _track(self, prompts: dict[Key, Prompt], plane: Plane, axis: int) -> None:
         if self._source.is_large:
-            raise SamError("objects are followed in planes of up to 4096 pixels a side: crop the layer")
+            raise SamError("objects are tracked in planes of up to 4096 pixels a side: crop the layer")
         frames = self._source.frames(plane, axis)
         count = await asyncio.to_thread(follow, self._clients.video, frames, prompts, self._tell, self._stop)
         self._tell(Ended(f"{count} planes done"))

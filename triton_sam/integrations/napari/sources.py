@@ -75,7 +75,7 @@ class Source:
             plane: the indexes of the other axes; the index of ``axis`` is ignored.
         """
         if not 0 <= axis < len(self.stack):
-            raise ImageError("objects are followed along an axis of a stack: this layer is a single image")
+            raise ImageError("objects are tracked along an axis of a stack: this layer is a single image")
         return Frames(self, plane, axis)
 
     def _level(self, array: Any, plane: Plane) -> Level:

@@ -45,7 +45,7 @@ class Invocation(Lenient):
         box = None
         if self.obj_bbox:
             if len(self.obj_bbox) != 2 or any(len(corner) != 2 for corner in self.obj_bbox):
-                raise Problem(422, "obj_bbox is made of two points: its corners")
+                raise Problem(422, "obj_bbox must be two points, its corners")
             box = [value for corner in self.obj_bbox for value in corner]
         labels = [1] * len(self.pos_points) + [0] * len(self.neg_points)
         return Target([*self.pos_points, *self.neg_points], labels, box)

@@ -130,11 +130,11 @@ def drawn_of(shape: Typed, size: Size) -> dict[str, Any]:
     if shape.type == "mask":
         return _filled(mask_of_points(points, size), shape.type)
     if not np.isfinite(points).all():
-        raise Problem(422, f"a {shape.type} is made of finite numbers")
+        raise Problem(422, f"a {shape.type} must have finite numbers")
     if shape.type == "rectangle":
         box = Target(box=points).inside(size)["box"]
         if box[0] >= box[2] or box[1] >= box[3]:
-            raise Problem(422, "a rectangle needs a part inside of the image")
+            raise Problem(422, "a rectangle must overlap the image")
         return {"box": box}
     pairs = np.reshape(points, (-1, 2)).tolist() if points and len(points) % 2 == 0 else []
     if shape.type == "points" and pairs:
@@ -188,16 +188,16 @@ def mask_of_points(points: list[float], size: Size) -> BoolArray:
     width, height = size
     values = np.asarray(points, np.float64)
     if len(values) < 5 or not np.isfinite(values).all() or (values < 0).any() or (values > width * height).any():
-        raise Problem(422, "a mask is made of the lengths of its runs, and of x1, y1, x2, y2 of its box")
+        raise Problem(422, "a mask must have the lengths of its runs, then x1, y1, x2, y2 of its box")
     *_, x1, y1, x2, y2 = values.astype(np.int64).tolist()
     runs = values[:-4].astype(np.int64)
     if x1 > x2 or y1 > y2 or x2 >= width or y2 >= height:
-        raise Problem(422, "the box of a mask lies within the image")
+        raise Problem(422, "the box of a mask must lie within the image")
     shape = y2 - y1 + 1, x2 - x1 + 1
     pixels = shape[0] * shape[1]
     is_bits = len(runs) == pixels and runs.max() <= 1
     if not is_bits and runs.sum() != pixels:
-        raise Problem(422, f"the runs of a mask add up to the {pixels} pixels of its box")
+        raise Problem(422, f"the runs of a mask must add up to the {pixels} pixels of its box")
     flat = runs.astype(bool) if is_bits else np.repeat(np.arange(len(runs)) % 2 == 1, runs)
     mask = np.zeros((height, width), bool)
     mask[y1 : y2 + 1, x1 : x2 + 1] = flat.reshape(shape)

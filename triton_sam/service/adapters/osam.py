@@ -124,7 +124,7 @@ async def _image(bridge: Bridge, asked: GenerateRequest) -> StoredImage:
         return await bridge.image(asked.image)
     if asked.image_embedding is None:
         raise Problem(422, "send an image: its bytes as base64 in `image`, or the `image_embedding` of an answer")
-    raise Problem(422, "image_embedding: only those of this service's answers are taken: send `image`")
+    raise Problem(422, "image_embedding: only those of this service's answers are accepted: send `image`")
 
 
 async def _best(

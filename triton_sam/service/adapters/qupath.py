@@ -184,7 +184,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
         """Return a GeoJSON feature for each object in each frame. The frames are deleted afterwards."""
         body = await bridge.read(request, Sam2VideoBody)
         if not body.type.startswith("sam2"):
-            raise Problem(404, "objects are followed by SAM2: choose a type that begins with sam2")
+            raise Problem(404, "objects are tracked by SAM2: choose a type that begins with sam2")
         pair = await bridge.videos.pair((await _pair(bridge, body.type)).name)
         found = await sequences.clicked(
             *(request, pair, body),

@@ -249,7 +249,7 @@ class _Tool:
         if body.image is None:
             raise Problem(422, "there is no image: send it in `image`, or the `image_id` of an embedded one")
         if body.image.type != "base64":
-            raise Problem(422, f"an image of type {body.image.type!r} is not taken: send base64")
+            raise Problem(422, f"images of type {body.image.type!r} are not supported: send base64")
         image = await self._bridge.image(body.image.value)
         if body.image_id:
             self._ids.put((caller, body.image_id), image.image_id)

@@ -138,7 +138,7 @@ class TaskImages:
         except (ValueError, KeyError, TypeError):
             token = ""
         if not token:
-            raise Problem(502, "Label Studio gives no access for the token in LABEL_STUDIO_API_KEY")
+            raise Problem(502, "Label Studio refuses the token in LABEL_STUDIO_API_KEY")
         self._access = (token, time.monotonic() + 240)
         return token
 

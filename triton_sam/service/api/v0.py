@@ -238,7 +238,7 @@ async def _recover(
     if len(pair.family.encoder.outputs) > 1 or len(raw) != PLAIN_BYTES:
         raise Problem(
             422,
-            f"the service does not know this embedding (any more), and {pair.family.name} needs more than this map: "
+            f"this embedding is unknown or expired, and {pair.family.name} needs more than this map: "
             "call POST /embedded_model again, or with encoding=npz, which contains everything",
             code="unknown_embedding",
         )

@@ -236,5 +236,5 @@ def _stamp(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
     except OSError as error:
-        raise Problem(404, "this large image is gone", code="unknown_image") from error
+        raise Problem(404, "this large image no longer exists", code="unknown_image") from error
     return status.st_mtime_ns, status.st_size

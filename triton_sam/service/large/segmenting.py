@@ -201,7 +201,7 @@ def _points_of(request: LargeSegmentRequest, image: LargeImage) -> np.ndarray[An
     if not len(points):
         raise Problem(422, "the prompt is empty: give `points`, `box`, or both")
     if (points > image.size).any():
-        raise Problem(422, f"a prompt lies outside of the image of {image.size[0]} x {image.size[1]} pixels")
+        raise Problem(422, f"a prompt lies outside the image of {image.size[0]} x {image.size[1]} pixels")
     return points
 
 

@@ -39,7 +39,7 @@ function parsed(text) {
 function rleOf(segmentation, size) {
   if (!size) throw new Error("its image_id is unknown");
   if (Array.isArray(segmentation)) return toRle(spansOfPolygons(segmentation, size), size);
-  if (String(segmentation?.size) !== String(size)) throw new Error("its mask has another size than the image, or none");
+  if (String(segmentation?.size) !== String(size)) throw new Error("its mask is missing, or has another size than the image");
   const { counts } = segmentation;
   if (typeof counts !== "string" && !Array.isArray(counts)) throw new Error("its mask has no run lengths");
   const runs = typeof counts === "string" ? runsOf(counts) : counts;

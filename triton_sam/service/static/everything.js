@@ -258,7 +258,7 @@ export class Everything {
   /** Show the state below the image. */
   show() {
     const [items, selected] = [this.items, this.selected];
-    $("find").title = this.#page.model.finds_everything ? "Find all objects (F)" : "This model does not find everything";
+    $("find").title = this.#page.model.finds_everything ? "Find all objects (F)" : "This model cannot search for everything";
     reveal({
       found: this.isSearching || items.length || this.#isRefining,
       "found-stop": this.isSearching,

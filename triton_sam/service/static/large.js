@@ -36,7 +36,7 @@ async function showImages() {
   const { images } = await (await ask(() => call("/v1/large"))).json();
   $("image").replaceChildren(...images.map(({ id, name }) => new Option(name, id)));
   enable({ image: images.length });
-  if (!images.length) return warn("The folder of the service has no slide and no map.");
+  if (!images.length) return warn("The folder of the service contains no slides or maps.");
   const wanted = images.find(({ name }) => name === decodeURIComponent(location.hash.slice(1))) ?? images[0];
   $("image").value = wanted.id;
   await open(wanted.id);

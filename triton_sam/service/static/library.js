@@ -77,6 +77,6 @@ function answerOf(request) {
   return new Promise((resolve, reject) => {
     request.addEventListener("success", () => resolve(request.result));
     request.addEventListener("error", () => reject(request.error));
-    request.addEventListener("blocked", () => reject(new Error("another tab holds the database")));
+    request.addEventListener("blocked", () => reject(new Error("another tab has locked the database")));
   });
 }

@@ -38,7 +38,7 @@ export async function call(path, options = {}, send = fetch) {
   try {
     if (token()) headers.set("Authorization", `Bearer ${token()}`);
   } catch {
-    throw new Problem({ status: 401, detail: "the token has characters that no token of the service has" });
+    throw new Problem({ status: 401, detail: "the token contains invalid characters" });
   }
   let answer;
   try {

@@ -205,7 +205,7 @@ export class Shelf {
     const loaded = [];
     for (const { file: path, type, ...facts } of images) {
       const same = this.#entries.find((entry) => facts.id && entry.id === facts.id);
-      if (same?.state?.hasObjects && !confirm(`Replace the objects of ${same.name} by those of the project?`)) continue;
+      if (same?.state?.hasObjects && !confirm(`Replace the objects of ${same.name} with those of the project?`)) continue;
       const entry = same ? Object.assign(same, facts) : this.#newEntry(facts);
       if (same === this.#current) this.#current = null; // so that its old objects are not written again
       await this.#library.add(entry, new File([files.get(path)], facts.name, { type }));

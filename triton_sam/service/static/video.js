@@ -93,7 +93,7 @@ export class Video {
     this.masks.reset();
     await this.masks.refresh();
     if (hadTracked && !isAnother) {
-      this.#page.warn("The service had forgotten this video. Your prompts are sent again: track again for the masks of the other frames.");
+      this.#page.warn("The service no longer had this video. Your prompts were sent again: track again for the masks of the other frames.");
     }
   }
 

@@ -62,7 +62,7 @@ def examine(upload: Upload, settings: ServiceSettings) -> VideoFile:
         folder = str((upload.video or upload.frames[0]).parent)
         raise VideoError(str(error).replace(f"{folder}/video", "the video").replace(folder, "the upload")) from error
     if found.num_frames > settings.max_video_frames:
-        raise Problem(413, f"the video has {found.num_frames} frames, at most {settings.max_video_frames} are taken")
+        raise Problem(413, f"the video has {found.num_frames} frames; at most {settings.max_video_frames} are accepted")
     return found
 
 
@@ -98,14 +98,14 @@ def _check_kind(head: bytes) -> None:
     is_matroska = head.startswith(b"\x1a\x45\xdf\xa3")
     is_avi = head.startswith(b"RIFF") and head[8:12] == b"AVI "
     if not (is_mp4 or is_matroska or is_avi):
-        raise Problem(415, "the video is none of MP4, MOV, WebM, MKV, AVI, or damaged")
+        raise Problem(415, "unsupported or damaged video; supported: MP4, MOV, WebM, MKV, AVI")
 
 
 def _check_size(size: Size, settings: ServiceSettings) -> None:
     width, height = size
     if width * height > settings.max_megapixels * MEGA:
         raise Problem(
-            413, f"the frames have {width} x {height} pixels; at most {settings.max_megapixels:g} million are taken"
+            413, f"the frames have {width} x {height} pixels; at most {settings.max_megapixels:g} million are accepted"
         )
 
 

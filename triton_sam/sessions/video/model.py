@@ -243,7 +243,7 @@ class VideoModel:
         image_id = session.image_ids.get(frame)
         held = None if image_id is None else self.images.get(image_id, reply)
         if held is None:
-            raise UnknownImageError(f"frame {frame} is not here (any more): send it again", frame=frame)
+            raise UnknownImageError(f"frame {frame} is unknown or expired: send it again", frame=frame)
         return held.tensors
 
     def _add_prompt(self, request: VideoRequest, session: VideoSession, frames: Frames, reply: Reply) -> list[Row]:

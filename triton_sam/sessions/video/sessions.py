@@ -109,7 +109,7 @@ class SessionTable:
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
-                raise UnknownSessionError(f"no video session {session_id[:64]!r} here (any more): start a session")
+                raise UnknownSessionError(f"unknown or expired video session {session_id[:64]!r}: start a session")
             session.used = time.monotonic()
         return session
 

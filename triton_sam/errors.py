@@ -14,8 +14,8 @@
     │   ├── ModelNotReadyError      the server answers, but the model is not loaded
     │   ├── ServerBusyError         the server's queue is full: try again in a moment
     │   └── InferenceError          the server received the request, but refused it or failed
-    │       ├── UnknownImageError   the server has no image with this id (any more): send it again
-    │       └── UnknownSessionError the server has no video session with this id (any more)
+    │       ├── UnknownImageError   an unknown or expired image id: send the image again
+    │       └── UnknownSessionError an unknown or expired video session
     ├── CheckpointError             a checkpoint file is missing, damaged or of another model
     │   └── DownloadError           a download failed
     │       └── ChecksumError       a downloaded file has the wrong SHA-256 or size

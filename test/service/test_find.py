@@ -118,7 +118,7 @@ def test_geojson_has_labels(http, path, client):
 
 
 REFUSED = (
-    ({}, "say a text"),
+    ({}, "give a text"),
     ({"text": " "}, "a text is empty"),
     ({"text": ["a"] * 65}, "64"),
     ({"text": 3}, "string"),

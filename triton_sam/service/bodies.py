@@ -129,7 +129,7 @@ class Body:
         if self._values > self._max_values:
             raise Problem(
                 413,
-                f"a request without a file may have {self._max_values} values: send fewer points in one call",
+                f"a request without a file may have at most {self._max_values} values: send fewer points in one call",
                 headers={"Connection": "close"},
             )
 
@@ -137,7 +137,7 @@ class Body:
         size = f"{self._limit / MEBI:g} MiB"
         text = f"the request is larger than {size}"
         if not self._has_files:
-            text = f"a request without a file may have {size}: send images as {FILES}"
+            text = f"a request without a file may have at most {size}: send images as {FILES}"
         return Problem(413, text, headers={"Connection": "close"})
 
 

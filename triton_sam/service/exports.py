@@ -82,7 +82,7 @@ class Export:
             number += 1
             if len(line) > max_line or line.count(b",") > MAX_VALUES:
                 limits = f"{max_line / MEBI:g} MiB and {MAX_VALUES} values"
-                raise Problem(413, f"line {number}: a line, which is one image, may have {limits}")
+                raise Problem(413, f"line {number}: a line, which is one image, may have at most {limits}")
             if line.strip():
                 images.append(_image(line, number, max_megapixels))
         if not images:
@@ -120,7 +120,7 @@ def _image(line: bytes, number: int, max_megapixels: float) -> ExportedImage:
         raise Problem(422, f"line {number}: {first_fault(error)}") from None
     pixels = image.width * image.height
     if pixels > max_megapixels * MEGA:
-        raise Problem(413, f"line {number}: an image may have {max_megapixels:g} million pixels")
+        raise Problem(413, f"line {number}: an image may have at most {max_megapixels:g} million pixels")
     if pixels * len(image.objects) > MAX_MASK_PIXELS:
         text = f"line {number}: {len(image.objects)} masks of {image.width} x {image.height} pixels are too many"
         raise Problem(413, f"{text} for one image")

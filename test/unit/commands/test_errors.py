@@ -133,7 +133,7 @@ LARGE = [
     ("large slide.tif", "give --point or --box, or `triton-sam large everything`"),
     ("large slide.tif --point 1,1 --map", "is not georeferenced"),
     ("large slide.tif --point 9999,1", "9999, 1 lies outside the image, which has 300 x 220 pixels"),
-    ("large slide.tif --point 5,5 --view 50,50,90,90", "5, 5 lies outside of the view 50, 50, 90, 90"),
+    ("large slide.tif --point 5,5 --view 50,50,90,90", "5, 5 lies outside the view 50, 50, 90, 90"),
     ("large slide.tif --point 5,5 --view nan,0,5,5", "--view holds NaN or infinity: give finite numbers"),
     ("large slide.tif -q --everything --tile 10", "tile must be at least 64 pixels, not 10"),
     ("large slide.tif -q --everything --overlap 900", "overlap must be 0 to 512 pixels, half a tile of 1024, not 900"),

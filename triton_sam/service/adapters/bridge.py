@@ -264,7 +264,7 @@ class Bridge:
             raise Problem(422, "there are no frames: send at least one image")
         most = self.engine.settings.max_video_frames
         if count > most:
-            raise Problem(413, f"a video may have {most} frames")
+            raise Problem(413, f"a video may have at most {most} frames")
 
     async def find_in_frame(
         self, request: Request, video: StoredVideo, frame: int, texts: Sequence[str], **filters: Any

@@ -319,5 +319,5 @@ def _check_size(width: int, height: int, max_megapixels: float) -> None:
     if width * height > max_megapixels * 1_000_000:
         raise Problem(
             413,
-            f"the image has {width} x {height} pixels, but may have {max_megapixels:g} million: send a smaller one",
+            f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are accepted",
         )

@@ -127,7 +127,7 @@ class SessionModel:
         image_id = str(request.image_id)
         image = self.images.get(image_id, reply)
         if image is None:
-            raise UnknownImageError(f"no image {image_id[:64]!r} here (any more): send the image again")
+            raise UnknownImageError(f"unknown or expired image {image_id[:64]!r}: send it again")
         return image
 
     def _job_networks(self, reply: Reply, stopped: Callable[[], bool]) -> JobNetworks:

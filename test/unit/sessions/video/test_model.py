@@ -136,7 +136,7 @@ def test_32_sessions_do_not_meet(server):
             np.testing.assert_array_equal(masks[number][key], mask)
     assert len({mask[7, 1].tobytes() for mask in masks}) == 32
     server.ask("close_session", together[0].id)
-    refused(UnknownSessionError, "no video session", together[0].track, [0])
+    refused(UnknownSessionError, "unknown or expired video session", together[0].track, [0])
     server.start()
 
 
@@ -208,11 +208,17 @@ def test_frames_that_are_not_there_are_asked_for():
     server = Server(frames=2)
     session = server.start(num_frames=9)
     refused(
-        UnknownImageError, "frame 0 is not here", session.do, "add_prompt", frame_index=0, object_id=1, points=[[1, 1]]
+        UnknownImageError,
+        "frame 0 is unknown or expired",
+        session.do,
+        "add_prompt",
+        frame_index=0,
+        object_id=1,
+        points=[[1, 1]],
     )
     session.click(0)
     session.add_frames(1, 2, 3)
-    refused(UnknownImageError, "frame 0 is not here", session.do, "propagate", frame_index=0, first=True)
+    refused(UnknownImageError, "frame 0 is unknown or expired", session.do, "propagate", frame_index=0, first=True)
     files = np.array([frame_file(0)], np.object_)
     answer = session.do("propagate", frame_index=0, first=True, frame_indexes=[0], tensors={"frames": files})
     assert list(rows(answer)) == [(0, 1)]
@@ -291,7 +297,15 @@ def test_bad_tensors_are_one_error_each(server):
     refused(PromptError, "mask must be a bool", ask, "add_prompt", name, {"mask": np.ones((3, 0), bool)}, **prompt)
     refused(InputError, "takes no mask", ask, "reset_session", name, {"mask": np.ones((3, 3), bool)}, step=1)
     refused(InputError, "arguments: invalid JSON", ask, "reset_session", name, {"arguments": text(b"{")})
-    refused(UnknownSessionError, "no video session", ask, "reset_session", None, {"session_id": text(b"\xff")}, step=1)
+    refused(
+        UnknownSessionError,
+        "unknown or expired video session",
+        ask,
+        "reset_session",
+        None,
+        {"session_id": text(b"\xff")},
+        step=1,
+    )
     refused(ImageError, "not an image", ask, "add_frames", name, {"frames": text(b"no")}, frame_indexes=[1])
     refused(VideoError, "one size", session.add_frames, 1, size=(9, 9))
     refused(PromptError, "no frame 9", session.add_frames, 9)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name of this module
 from torch import Tensor, nn
 
-from triton_sam.export.mobilesam.recipe import EXPORTER
+from triton_sam.export.mobilesam import EXPORTER
 from triton_sam.export.sam2.graphs import Sam2Decoder
 from triton_sam.families.sam2 import SAM2
 

@@ -18,7 +18,7 @@ FOLDERS = {
     "edgetam": ("sam2", "sam3", "edgetam"),
     "samhq": ("sam1", "mobilesam", "samhq"),
 }
-"""The folders whose modules build and trace the models of each family."""
+"""The modules and packages that build and trace the models of each family."""
 
 UNRELATED = ("reference", "filled", "names", "checkpoints", "tokenizer")
 """Suffixes of modules that neither build nor trace a model."""
@@ -28,7 +28,9 @@ def digest(family: str) -> str:
     """Return the digest for a family, without comments, docstrings, imports and layout."""
     files = [EXPORT / name for name in COMMON]
     for folder in FOLDERS[family]:
-        files += [path for path in sorted((EXPORT / folder).glob("*.py")) if not path.stem.endswith(UNRELATED)]
+        module = EXPORT / f"{folder}.py"
+        paths = [module] if module.is_file() else sorted((EXPORT / folder).glob("*.py"))
+        files += [path for path in paths if not path.stem.endswith(UNRELATED)]
     found = hashlib.sha256()
     for path in files:
         found.update(_code(path).encode())

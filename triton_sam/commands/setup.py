@@ -14,12 +14,11 @@ from ..families import FAMILIES, get_family
 from ..families.tables import Checkpoint
 from ..repository.config import check_name
 from . import _families, _options, download
-from .download import add_download_options, add_size, chosen_row, chosen_size, fetch_checkpoint, place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_family(parser)
-    add_size(parser)
+    download.add_size(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--url", metavar="URL", help="download this checkpoint of the family's architecture")
     source.add_argument(
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PIXELS",
         help="side of the encoder's input, with --url or --checkpoint (default: the official size)",
     )
-    add_download_options(parser)
+    download.add_download_options(parser)
     _options.add_repository(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32")
     _families.add_options(parser, "setup", FAMILIES)
@@ -55,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"{args.family} has no models for videos: leave --video out")
     if (args.concepts or (args.video and family.hub)) and not has_own:
         _choose_checkpoint(args)
-    published = not has_own and download.is_published(args.family, chosen_size(args))
+    published = not has_own and download.is_published(args.family, download.chosen_size(args))
     _families.check_before_download(args, "setup", published=published)
     if published:
         return download.run_onnx(args, _published_precision(args))
-    row = _row_of_url(args) if has_own else chosen_row(args)
-    size = chosen_size(args) if has_own else None
+    row = _row_of_url(args) if has_own else download.chosen_row(args)
+    size = download.chosen_size(args) if has_own else None
     side = args.image_size or (row.image_size if row else None)
     settings = Settings(
         _options.repository(args, writes=True),
@@ -76,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
         options=_families.exporter_options(args, "setup"),
     )
     registry.check_packages(args.family, settings)  # before the download
-    is_new = row is not None and not place(args, row).exists()
-    checkpoint = args.checkpoint or fetch_checkpoint(args, row)
+    is_new = row is not None and not download.place(args, row).exists()
+    checkpoint = args.checkpoint or download.fetch_checkpoint(args, row)
     try:
         exported = registry.export(args.family, replace(settings, checkpoint=checkpoint))
     except CheckpointError:
@@ -118,7 +117,7 @@ def _choose_checkpoint(args: argparse.Namespace) -> None:
     """Choose the checkpoint for --concepts and --video, because the published ONNX files lack these models."""
     if args.concepts and not get_family(args.family).concepts:
         raise ConfigurationError(f"{args.family} has no models for words: leave --concepts out")
-    if chosen_size(args) not in (None, download.CHECKPOINT):
+    if download.chosen_size(args) not in (None, download.CHECKPOINT):
         flag = "--concepts" if args.concepts else "--video"
         raise ConfigurationError(f"{flag} needs the checkpoint: triton-sam setup {args.family} {flag}")
     args.size = download.CHECKPOINT
@@ -126,7 +125,7 @@ def _choose_checkpoint(args: argparse.Namespace) -> None:
 
 def _published_precision(args: argparse.Namespace) -> str:
     """Return the precision of the published models selected by the size and --precision."""
-    size = chosen_size(args)
+    size = download.chosen_size(args)
     if size is None and args.precision is not None:
         return str(args.precision)
     precision = download.precision_of(args.family, size)

@@ -44,7 +44,7 @@ MOBILESAM = replace(
         ),
     ),
     options=(),
-    exporter="triton_sam.export.mobilesam.recipe:EXPORTER",
+    exporter="triton_sam.export.mobilesam:EXPORTER",
 )
 """MobileSAM has the tensors, the image frame and the decoder of SAM1. Only the encoder and the weights differ.
 

@@ -143,7 +143,7 @@ SAM1 = Family(
         Option("--model-type", "the same as --size", choices=("vit_b", "vit_l", "vit_h"), names_model=True),
         Option("--model-cfg", "the same as --size", commands=("verify",), metavar="NAME_OR_FILE", names_model=True),
     ),
-    exporter="triton_sam.export.sam1.recipe:EXPORTER",
+    exporter="triton_sam.export.sam1:EXPORTER",
     mask_generator="sam1",
     pred_iou_thresh=0.88,
 )

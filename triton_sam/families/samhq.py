@@ -51,7 +51,7 @@ SAMHQ = replace(
     ),
     fine_tunes=(),
     options=(),
-    exporter="triton_sam.export.samhq.recipe:EXPORTER",
+    exporter="triton_sam.export.samhq:EXPORTER",
 )
 """SAM-HQ has the image frame and the prompts of SAM1. Its encoder also returns edge features for the decoder.
 

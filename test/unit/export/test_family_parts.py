@@ -225,7 +225,7 @@ def edgetam(model: Any) -> tuple[Any, Any]:
 
 
 def mobilesam(model: Any) -> tuple[Any, Any]:
-    from triton_sam.export.mobilesam.graphs import MobileSamEncoder
+    from triton_sam.export.mobilesam import MobileSamEncoder
 
     image = noise(1, 3, 1024, 1024)
     model.eval()  # the official code copies the attention biases here
@@ -237,7 +237,7 @@ def samhq(model: Any, *, multimask: bool = False) -> tuple[Any, Any]:
     """Decode two prompts on random embeddings. The results are logits and scores."""
     from segment_anything_hq import SamPredictor
 
-    from triton_sam.export.samhq.graphs import SamHqDecoder, SamHqEncoder
+    from triton_sam.export.samhq import SamHqDecoder, SamHqEncoder
 
     embeddings, early = noise(1, 256, 64, 64) - 0.5, noise(1, 64, 64, 32) - 0.5
     features = SamHqEncoder(model).features(embeddings, early.permute(0, 3, 1, 2))

@@ -29,7 +29,7 @@ from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam._common.signals import ends_by_interrupt  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, registry, tracing  # noqa: E402
-from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
+from triton_sam.export.sam1 import Sam1Encoder  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.export.weights import read_state_dict  # noqa: E402

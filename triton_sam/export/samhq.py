@@ -1,20 +1,33 @@
-"""The graphs of SAM-HQ as modules. They compute the same as the official predictor.
+"""SAM-HQ: SAM1 with other graphs, from the `segment_anything_hq` package.
 
-Reference: segment_anything_hq.SamPredictor, segment_anything_hq.modeling.{image_encoder,tiny_vit_sam,mask_decoder_hq}.
-In shapes, B is the number of images, C of channels, P of prompts (objects), S the side of the image in pixels.
+The graphs compute the same as the official predictor. Reference: segment_anything_hq.SamPredictor,
+segment_anything_hq.modeling.{image_encoder,tiny_vit_sam,mask_decoder_hq}. In shapes, B is the number of images, C of
+channels, P of prompts (objects), S the side of the image in pixels.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from .._common.extras import missing
+from . import mobilesam, sam1
 
-from ..mobilesam.graphs import MobileSamEncoder
-from ..point_graphs import channel_norm
-from ..sam1.graphs import Sam1Decoder, Sam1Encoder
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+
+    from .point_graphs import channel_norm
+
+    with warnings.catch_warnings():  # the package imports timm's modules by their old names
+        warnings.simplefilter("ignore")
+        import segment_anything_hq
+        from segment_anything_hq.modeling.tiny_vit_sam import Conv2d_BN
+except ImportError as error:
+    raise missing("exporting and verifying SAM-HQ needs", "export", error, "export,local") from error
 
 
 class SamHqEncoder(nn.Module):
@@ -39,7 +52,7 @@ class SamHqEncoder(nn.Module):
         return _enlarge(self.from_embeddings, embeddings) + _enlarge(self.from_early, early)
 
 
-class VitMaps(Sam1Encoder):
+class VitMaps(sam1.Sam1Encoder):
     """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) after the first global block."""
 
     def embed(self, pixels: Tensor) -> Any:
@@ -47,7 +60,7 @@ class VitMaps(Sam1Encoder):
         return embeddings, maps[0].permute(0, 3, 1, 2)
 
 
-class TinyMaps(MobileSamEncoder):
+class TinyMaps(mobilesam.MobileSamEncoder):
     """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) after the first stage with attention."""
 
     def embed(self, pixels: Tensor) -> Any:
@@ -55,7 +68,7 @@ class TinyMaps(MobileSamEncoder):
         return self.narrow(maps[-1]), maps[0]
 
 
-class SamHqDecoder(Sam1Decoder):
+class SamHqDecoder(sam1.Sam1Decoder):
     """Computes masks from embeddings and prompts, as SamPredictor.predict_torch does."""
 
     def forward(  # type: ignore[override]  # with the edge features
@@ -67,7 +80,7 @@ class SamHqDecoder(Sam1Decoder):
         mask_input: Tensor,
         has_mask_input: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Decode P prompts; see Sam1Decoder.forward for the other arguments.
+        """Decode P prompts; see sam1.Sam1Decoder.forward for the other arguments.
 
         Returns:
             The single mask (mask token 0): masks (P,1,S/4,S/4) and iou_predictions (P,1). The best by score of the
@@ -117,3 +130,42 @@ def _enlarge(layers: Any, x: Tensor) -> Tensor:
     first, norm, activation, second = layers
     enlarged: Tensor = second(activation(channel_norm(norm, first(x))))
     return enlarged
+
+
+SIZES: Mapping[str, sam1.Vit | mobilesam.Tiny] = {
+    "vit_tiny": mobilesam.SIZES["vit_t"],
+    "vit_b": sam1.SIZES["vit_b"],
+    "vit_l": sam1.SIZES["vit_l"],
+    "vit_h": sam1.SIZES["vit_h"],
+    "micro": mobilesam.SIZES["micro"],
+    "micro_vit": sam1.Vit(64, 3, 2, (1, 2)),
+}
+"""The image encoder of each size. "micro" and "micro_vit" are not official, but fast sizes for tests."""
+
+
+class SamHqExporter(sam1.Sam1Exporter):
+    """Exports SAM-HQ from an official state dict.
+
+    The name of the model's configuration is a size, for example "vit_tiny".
+    """
+
+    name = "samhq"
+    package = segment_anything_hq
+    encoder_graph = SamHqEncoder
+    decoder_graph = SamHqDecoder
+
+    def build(self, model: str, image_size: int) -> torch.nn.Module:
+        """Build a segment_anything_hq.modeling.Sam as segment_anything_hq.build_sam does, for any image size."""
+        modeling, chosen = segment_anything_hq.modeling, self.dimensions(SIZES, model)
+        if isinstance(chosen, mobilesam.Tiny):
+            encoder, channels = mobilesam.build_tiny(modeling, chosen, image_size), chosen.widths[2]
+        else:
+            encoder, channels = sam1.build_vit(modeling, chosen, image_size), chosen.width
+        return sam1.assemble(modeling, encoder, partial(modeling.MaskDecoderHQ, vit_dim=channels), image_size)
+
+    def randomise(self, model: Any, seed: int) -> None:
+        super().randomise(model, seed)
+        mobilesam.randomise_convolutions(model, seed, Conv2d_BN)
+
+
+EXPORTER = SamHqExporter()

@@ -16,6 +16,7 @@ from PIL import Image
 from support.session_requests import serve
 
 from triton_sam._common.bundle import bundled
+from triton_sam._common.extras import find_package
 from triton_sam.benchmark.results import table
 from triton_sam.benchmark.run import begin, measure
 from triton_sam.benchmark.settings import SECTIONS, BenchmarkSettings
@@ -135,6 +136,20 @@ def test_unknown_weights_leave_contenders_out_with_a_reason(server):
     found = measured(ENCODERS, {"http": server.http_url})
     assert {row.who for row in found.rows} == {"session"}
     assert sum("--weights" in note for note in found.notes) == 3
+
+
+@pytest.mark.nightly
+def test_bf16_by_torch_and_by_openvino(server, toy_repository):
+    """OpenVINO is no part of the environment for tests, so the note says how to install it where it is missing."""
+    pytest.importorskip("sam2")
+    found = measured(ENCODERS, {"http": server.http_url}, weights=find_weights("sam2", toy_repository, None))
+    encoded = {row.who for row in found.of("comparison", "encode")}
+    answered = {row.who for row in found.of("comparison", "click, full-size mask")}
+    if find_package("openvino") is None:
+        assert any("openvino was left out" in note and "pip install" in note for note in found.notes)
+        encoded.add("openvino")
+        answered.add("openvino")
+    assert encoded == answered == {"torch-bf16", "inprocess", "openvino", "session"}
 
 
 @pytest.mark.slow

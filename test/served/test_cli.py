@@ -85,8 +85,27 @@ def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path
     assert doctor_findings(capsys, "--model-repository", tmp_path)["models"]["status"] == "missing"
 
 
+def test_reload_refuses_an_unknown_name_before_it_says_that_the_server_starts_again(capsys, monkeypatch, tmp_path):
+    shutil.copytree(bundled("model_repository") / "sam2_preprocess", tmp_path / "sam2_preprocess")
+    found = SimpleNamespace(repository=tmp_path)
+    monkeypatch.setattr("triton_sam.local_server.control.find_closed_server", lambda port: found)
+    assert "no model or variant 'nope'" in error_of(["reload", "nope", "--url", "127.0.0.1:9"], capsys)
+
+
 def doctor_findings(capsys, *arguments):
     return {finding["subject"]: finding for finding in json.loads(run(capsys, "doctor", "--json", *arguments)[1])}
+
+
+def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
+    from triton_sam.download import catalogue as checkpoints
+    from triton_sam.export import registry
+
+    given = {}
+    monkeypatch.setattr(registry, "exporter", lambda family: None)
+    monkeypatch.setattr(registry, "export", lambda family, settings: given.update(settings.options))
+    monkeypatch.setattr(checkpoints, "download", lambda *arguments, **options: tmp_path)  # 156 MB
+    assert run(capsys, "setup", "sam2", "tiny", "--standard-operators")[0] == 0
+    assert given["standard_operators"] is True
 
 
 def test_demo_on_a_server(capsys, server, tmp_path, monkeypatch):

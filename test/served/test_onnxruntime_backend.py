@@ -156,6 +156,7 @@ def test_a_shape_that_the_config_refuses_is_a_wrong_request(client):
 
 def test_each_model_that_does_not_load_says_why(tmp_path):
     write_model(tmp_path, "wrong", scale_graph(), config_of().replace('"y"', '"mask"'))
+    write_model(tmp_path, "other", scale_graph(), config_of().replace('"x"', '"z"'))
     partial = "\n".join(line for line in TYPED_CONFIG.splitlines() if 'name: "text"' not in line)
     write_model(tmp_path, "partial", typed_graph(), partial)
     threads = CPU + 'parameters { key: "intra_op_thread_count" value: { string_value: "many" } }'
@@ -165,6 +166,7 @@ def test_each_model_that_does_not_load_says_why(tmp_path):
         LocalServer(tmp_path).start()
     for words in (
         "config.pbtxt names output mask; the ONNX file has y",
+        "config.pbtxt names input z; the ONNX file has scale, x",
         "config.pbtxt leaves out input text, which the ONNX file needs",
         "intra_op_thread_count must be a whole number, not 'many'",
     ):

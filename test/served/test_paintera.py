@@ -3,12 +3,14 @@
 import io
 import queue
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import settled
+from support.conditions import settled, wait_until
+from support.custom_metrics import Growth
 from tritonclient import grpc
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
@@ -118,6 +120,16 @@ class Calls:
 
     def end(self, count: int) -> list[tuple[str, Any]]:
         return [self.ended.get(timeout=60) for _ in range(count)]
+
+
+def test_the_metrics_have_the_times_of_the_clients(triton, families_server):
+    """Triton takes a request for done as soon as the front end has handed it to the encoder."""
+    grown = Growth(families_server.metrics_url, SAM2, "encode")
+    began = time.perf_counter()
+    infer(triton, SAM2, tensor("image", np.full((1, 3, 1024, 1024), 0.5, np.float32)))
+    took = time.perf_counter() - began
+    wait_until(lambda: grown("triton_sam_request_seconds_count") == 1)
+    assert 0.1 * took < grown("triton_sam_request_seconds_sum") < took  # the client's includes 29 MB on the way
 
 
 def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton):

@@ -9,6 +9,7 @@ from PIL import Image
 from support.session_requests import encoded
 
 from triton_sam.cli import main
+from triton_sam.errors import ConfigurationError
 from triton_sam.tiles import LargeImageClient, open_large_image
 
 tifffile = pytest.importorskip("tifffile")
@@ -74,3 +75,23 @@ def test_the_command_uses_them_and_goes_on(slide, stored, server, transport, tmp
         for group in ("features", "high_res_feats_0", "high_res_feats_1"):
             one, other = (zarr.open_array(each / group / str(number), mode="r") for each in (stored, folder))
             np.testing.assert_array_equal(one[:], other[:])
+
+
+def test_other_weights_are_refused(slide, stored, client, tmp_path):
+    """By the mark of the weights, or, where there is none, by what the encoder makes of a tile."""
+    folder = shutil.copytree(stored, tmp_path / "copy")
+    root = zarr.open_group(folder, mode="r+")
+    own = dict(root.attrs["triton_sam"])
+    with open_large_image(slide) as image:
+        root.attrs["triton_sam"] = {**own, "weights": "0" * 32}
+        with pytest.raises(ConfigurationError, match="other weights than those of sam2_encoder"):
+            LargeImageClient(client, image, embeddings=folder)
+        root.attrs["triton_sam"] = {**own, "weights": None}
+        LargeImageClient(client, image, embeddings=folder)
+        array = root["features/0"]
+        array[:] = array[:][:, ::-1]
+        with pytest.raises(ConfigurationError, match="other weights than those of sam2_encoder"):
+            LargeImageClient(client, image, embeddings=folder)
+        root.attrs["triton_sam"] = {**own, "encoder": "sam2.1_large_encoder"}
+        with pytest.raises(ConfigurationError, match="not by sam2_encoder"):
+            LargeImageClient(client, image, embeddings=folder)

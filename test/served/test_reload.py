@@ -169,3 +169,12 @@ def test_a_variant_is_reloaded_with_all_its_models(tmp_path, admin, capsys):
         assert said[-1] == "mine version 2"  # after the models that it calls
         with contextlib.closing(Transport(parse_url(server.http_url))) as transport:
             assert set(transport.ready_models().values()) == {"2"}
+
+
+def test_a_model_that_fails_in_a_reload_says_why(tmp_path, capsys):
+    write_model(tmp_path, "scale", scale_graph(2), SCALE_CONFIG)
+    with LocalServer(tmp_path) as server:
+        path = tmp_path / "scale" / "config.pbtxt"
+        path.write_text(f"{path.read_text()}max_batch_size: zero\n")
+        assert main(["reload", "scale", "--url", server.http_url, "-q"]) == 1
+        assert f"{path}, line" in capsys.readouterr().err

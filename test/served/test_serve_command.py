@@ -4,7 +4,10 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,6 +15,7 @@ from support.processes import all_gone, family_of, segments, segments_of
 
 from triton_sam.cli import main
 from triton_sam.local_server import LocalServer
+from triton_sam.local_server.serve import _follow as follow_log
 
 PARENT = """
 import sys, time
@@ -113,6 +117,35 @@ def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only, tmp_path):
     assert "successfully loaded 'scale'" in errors
     assert "of an earlier server" not in errors
     assert log.read_text() == "of an earlier server\n" + errors
+
+
+def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path, capsys):
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first.write_text("of an earlier server\nport taken\n")
+    server, finished = SimpleNamespace(log_place=None), threading.Event()
+    thread = threading.Thread(target=follow_log, args=(server, finished))
+    thread.start()
+    said = ""
+
+    def wait_for(text: str) -> None:
+        nonlocal said
+        deadline = time.monotonic() + 60
+        while text not in said and time.monotonic() < deadline:
+            time.sleep(0.02)
+            said += capsys.readouterr().err
+
+    server.log_place = (first, len("of an earlier server\n"))
+    wait_for("port taken\n")
+    first.unlink()
+    server.log_place = (second, 0)  # the server is about to make the file
+    time.sleep(0.15)
+    second.write_text("ready\n")
+    wait_for("ready\n")
+    with second.open("a") as log:
+        log.write("the end\n")
+    finished.set()
+    thread.join()
+    assert said + capsys.readouterr().err == "port taken\nready\nthe end\n"
 
 
 def test_a_failed_start_prints_one_line_and_no_stopped_message(tmp_path, capsys):

@@ -19,11 +19,15 @@ import numpy as np
 import psutil
 import pytest
 from support.conditions import settled, wait_until
+from support.socket_server import refusing_port
 
 from triton_sam import (
     ConfigurationError,
     InputError,
+    NoImageError,
+    PromptError,
     SAM2TritonClient,
+    ServerUnreachableError,
     SpeculativeSAM2Client,
     queue_multiple_requests,
     wait_for_latest_result,
@@ -214,6 +218,63 @@ def test_threads_and_event_loops_share_one_client(sync):
     client.close()
     with pytest.raises(ConfigurationError, match="closed"):
         client.predict_sync(POINT)
+
+
+@over_http
+def test_predict_sync_is_cancelled_from_another_thread(server, sync):
+    """The server is stopped, so that it cannot answer the first request before the second waits."""
+    with (
+        SpeculativeSAM2Client(sync.url, max_in_flight_total=1) as client,
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+        client.image_embeddings = sync.image_embeddings
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            jobs = []
+            for status in ("running", "pending"):
+                jobs.append(pool.submit(client.predict_sync, POINT, None, "s"))
+                wait_until(lambda status=status: client.get_session_status("s")[status] == 1)
+            assert client.cancel_session_requests("s", keep_latest=False) == 2
+            for job in jobs:
+                assert isinstance(job.exception(60), concurrent.futures.CancelledError)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert_same(client.predict_sync(POINT), sync.predict(POINT))
+
+
+@over_http
+def test_wrong_use_is_one_clear_error(url, sync):
+    async def scenario(client):
+        with pytest.raises(PromptError, match="outside"):
+            await client.predict_async([[9999, 1]])
+        with pytest.raises(PromptError, match="coords_list has 2 positions, but labels_list has 1"):
+            await queue_multiple_requests(client, PATH[:2], LABELS[:1], "s")
+        assert await wait_for_latest_result([], client, "s") is None
+        assert client.cancel_session_requests("unknown") == 0
+        assert set(client.get_session_status("unknown").values()) == {0}
+        assert client.cleanup_session("unknown") == 0
+
+    speculate(sync, scenario)
+    with SpeculativeSAM2Client(url) as client, pytest.raises(NoImageError, match="set_image"):
+        client.predict_sync(POINT)
+    for options in ({"model_type": "sam9"}, {"timeout": 0}, {"max_in_flight": 0}, {"max_in_flight_total": 0}):
+        with pytest.raises(ConfigurationError):
+            SpeculativeSAM2Client(url, **options)
+
+
+@over_grpc
+def test_a_failure_that_nobody_waits_for_is_silent(sync):
+    async def main(address):
+        async with SpeculativeSAM2Client(address, retries=0, timeout=60) as client:
+            client.image_embeddings = sync.image_embeddings
+            await client.predict_async(POINT, session_id="s")
+            await until(lambda: client.get_session_status("s")["failed"] == 1)
+            _, task = await client.predict_async(POINT, session_id="s")
+            with pytest.raises(ServerUnreachableError, match=r"nothing answers|not available|broke"):
+                await task
+
+    with refusing_port() as port:
+        asyncio.run(main(f"{sync.url.partition(':')[0]}://127.0.0.1:{port}"))
 
 
 def test_closing_ends_every_task_and_every_connection(sync):

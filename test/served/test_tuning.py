@@ -11,7 +11,7 @@ from support.tiny_models import config_text, write_family
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
-from triton_sam.errors import RepositoryError
+from triton_sam.errors import ConfigurationError, RepositoryError
 from triton_sam.repository.accelerators import Tuning, models_of, tune
 from triton_sam.repository.config import parse_config
 
@@ -92,6 +92,12 @@ def test_the_settings_of_cuda_reach_onnx_runtime(model, accelerator):
     assert accelerators(plain)["cuda"]["use_tf32"] == "0"
 
 
+@pytest.mark.parametrize("wrong", [{"instances": 0}, {"gpus": (0, 0)}, {"gpus": (-1,)}, {"memory_limit": -1}])
+def test_invalid_settings_are_refused(wrong):
+    with pytest.raises(ConfigurationError):
+        Tuning(**wrong)
+
+
 def test_an_unknown_config_is_refused_and_not_changed():
     with pytest.raises(RepositoryError, match="instance_group"):
         tune('name: "x_encoder"\nbackend: "onnxruntime"\n', FULL)
@@ -129,6 +135,18 @@ def test_config_command(repository, capsys):
     assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == config_text("sam2_encoder")
     assert main([*arguments, "nope", "--gpus", "0"]) == 1
     assert "no nope_encoder" in capsys.readouterr().err
+
+
+def test_config_says_when_it_replaces_earlier_settings(repository, capsys):
+    config = ["config", "sam2", "--model-repository", str(repository)]
+    assert main([*config, "--accelerator", "cuda", "--instances", "2"]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    assert main([*config, "--accelerator", "tensorrt", "--max-images", "2"]) == 0
+    assert "earlier settings are replaced" in capsys.readouterr().err
+    tuned = (repository / "sam2_encoder" / "config.pbtxt").read_text()
+    assert tuned == tune(config_text("sam2_encoder"), Tuning("tensorrt", "cuda", max_images=2))
+    assert main([*config, "--accelerator", "none"]) == 0
+    assert "replaced" not in capsys.readouterr().err
 
 
 # --- warm-up

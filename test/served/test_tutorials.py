@@ -128,6 +128,19 @@ def test_a_map(follow):
 EXAMPLE = ROOT / "examples" / "click.mjs"
 
 
+LOST = """
+import { readFile, writeFile } from "node:fs/promises";
+import { Sam } from "%s";
+const [url, image, out] = process.argv.slice(2);
+const sam = new Sam(url);
+console.log(String(await sam.setImage(await readFile(image))));
+sam.imageId = "0".repeat(64);
+const { mask, score } = await sam.click([[200, 180], [3, 4]], [1, 0]);
+await writeFile(out, mask);
+await new Sam(url, "nowhere").setImage(mask).catch((error) => console.log(error.message));
+"""
+
+
 @pytest.fixture(scope="module")
 def node():
     """The Node that comes with Playwright."""
@@ -156,3 +169,12 @@ def test_a_click(service_triton, node, images, tmp_path):
     said = run(node, EXAMPLE, service_triton.http_url, image, 200, 180, out)
     assert said.startswith("score 0.")
     np.testing.assert_array_equal(pixels(out), expected(service_triton.grpc_url, image, [[200, 180]], [1]))
+
+
+def test_a_lost_image_is_sent_again_and_errors_are_raised(service_triton, node, images, tmp_path):
+    program, image, out = tmp_path / "lost.mjs", images / "shapes.jpg", tmp_path / "mask.png"
+    program.write_text(LOST % EXAMPLE.as_uri())
+    size, error = run(node, program, service_triton.http_url, image, out).splitlines()
+    assert size == "800,600"
+    assert "nowhere" in error
+    np.testing.assert_array_equal(pixels(out), expected(service_triton.grpc_url, image, [[200, 180], [3, 4]], [1, 0]))

@@ -58,6 +58,18 @@ def feed(prompts: int) -> dict[str, np.ndarray]:
     return {part["name"]: np.zeros(part["shape"], np.float32) for part in request}
 
 
+def test_the_client_says_that_the_sizes_are_wrong(url):
+    unequal = feed(2)
+    unequal["point_labels"] = unequal["point_labels"][:1]
+    with contextlib.closing(Transport(parse_url(url), timeout=60)) as transport:
+        for wrong, words in (
+            (unequal, "the sizes of the inputs do not fit"),
+            (feed(65), "a request may have at most 64"),
+        ):
+            with pytest.raises(InferenceError, match=f"sam2_decoder refused the request: {words}"):
+                transport.infer("sam2_decoder", wrong, ["masks"])
+
+
 def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path):
     """A request of some kilobytes asks for 64 masks. The limit of this test is small, so that the test is quick."""
     copy_committed(tmp_path, "sam2_decoder")

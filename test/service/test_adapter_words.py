@@ -111,6 +111,16 @@ def test_osam_limits_the_annotations_of_all_texts(http, image64):
     assert [(each["text"], each["score"]) for each in answer["annotations"]] == best_of_all
 
 
+def test_x_anylabeling_shows_a_text_field_for_models_with_words_only(http):
+    models = http.get("/x-anylabeling/v1/models").json()["data"]
+    with_words = [each["name"] for each in models["sam3"]["widgets"]]
+    assert with_words[:4] == ["edit_text", "button_send", "input_conf", "edit_conf"]
+    assert models["sam3"]["batch_processing_mode"] == "text_prompt"
+    others = [models[name] for name in models if name != "sam3"]
+    assert all(each["batch_processing_mode"] is None for each in others)
+    assert all("edit_text" not in [widget["name"] for widget in each["widgets"]] for each in others)
+
+
 def test_roboflow_and_qupath_find_examples(http, running, image64):
     prompts = [
         {"type": "visual", "boxes": [{"x": 10, "y": 20, "width": 30, "height": 40}], "box_labels": [True]},
@@ -146,6 +156,15 @@ def test_roboflow_keeps_the_best_of_all_prompts(http, image64, monkeypatch):
     assert [each["confidence"] for each in second["predictions"]] == list(SCORES[2:COUNT])
     assert all(each["format"] == "polygon" for each in second["predictions"])
     assert [name.startswith("triton-sam") for name in threads] == [True]  # a worker: everybody else goes on meanwhile
+
+
+def test_cvat_lists_a_detector_with_the_words_as_labels(http, image64):
+    functions = cvat_requests.read_functions(http)
+    name = "triton-sam-sam3-words"
+    assert {each: labels for each, labels in functions.items() if each.endswith("-words")} == {name: ["dog", NOTHING]}
+    [request] = cvat_requests.calls_of(name)
+    found = cvat_requests.send(http, request, image64)
+    assert [(each["label"], float(each["confidence"])) for each in found] == [("dog", score) for score in SCORES[:2]]
 
 
 def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, image64):

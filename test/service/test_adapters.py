@@ -42,11 +42,14 @@ def wanted(sam2, name, **prompt):
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_masks_of_clicks_and_boxes_equal_those_of_the_client(http, image64, sam2, name):
+def test_masks_of_clicks_and_boxes_equal_those_of_the_client(running, http, picture, image64, sam2, name):
     tool = TOOLS[name]
+    running.upload(picture)
+    encodes = running.metric("triton_sam_service_encodes_total")
     for request, prompt in ((tool.click, {"point_coords": [CLICK]}), (tool.box, {"box": BOX})):
         answer = posted(http, tool.path, request(image64), headers=tool.headers)
         assert tool.agrees(tool.mask(answer, SHAPE), wanted(sam2, name, **prompt).mask)
+    assert running.metric("triton_sam_service_encodes_total") == encodes
 
 
 @pytest.mark.parametrize("name", TOOLS)

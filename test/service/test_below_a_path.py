@@ -11,7 +11,9 @@ from support.nginx_proxy import NGINX, free_ports, needs_nginx, wait_for_port
 from support.running_service import running_service
 from support.tools import CLICK, TOOLS, base64_of
 
+from triton_sam.errors import ConfigurationError
 from triton_sam.service.adapters.registry import ADAPTERS
+from triton_sam.service.settings import ServiceSettings
 
 CONFIG = """
 {user} worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log;
@@ -113,6 +115,12 @@ def test_the_page_its_api_and_the_page_of_slides(browser, proxied, images, path)
         page.page.click(".brand")
         page.ready()
         assert page.page.url == f"{proxied}{path}/"
+
+
+@pytest.mark.parametrize("path", ["sam", "/", "/sam/", "/a b", "/sam?x", "//x"])
+def test_paths_that_are_none(path):
+    with pytest.raises(ConfigurationError, match="--root-path"):
+        ServiceSettings(root_path=path)
 
 
 def test_head_answers_as_get_without_the_body(service, image):

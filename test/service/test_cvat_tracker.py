@@ -44,6 +44,12 @@ def tracked(*args, **options):
     return found["shapes"], found["states"]
 
 
+def test_the_tracker_is_listed(http):
+    functions = http.get("/api/functions").json()
+    annotations = functions[NAME]["metadata"]["annotations"]
+    assert (annotations["type"], annotations["supported_shape_types"]) == ("tracker", "mask,polygon,rectangle")
+
+
 def test_the_requests_of_the_gateway_of_cvat(http):
     """Each version of CVAT begins with shapes, and then sends the states that it got, with no shapes or with nulls."""
     requests = cvat_requests.calls_of(NAME)

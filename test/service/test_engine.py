@@ -1,6 +1,8 @@
 """The service behind its routes: what is known of Triton, whose embeddings are whose, what is kept and counted."""
 
 import asyncio
+import base64
+import io
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,6 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 from support.conditions import wait_until
 from support.faulty_proxy import FaultyProxy
 from support.in_process import InProcess, made_up_triton
@@ -325,3 +328,25 @@ def test_osam_gets_the_single_mask_of_sam1_for_more_than_a_point(
     assert annotation["score"] == pytest.approx(expected.score, abs=1e-6)
     assert expected.score not in [each.score for each in others]
     np.testing.assert_array_equal(osam_mask(annotation, expected.mask.shape), expected.mask)
+
+
+@pytest.mark.parametrize("family", ["sam1", "sam3"])
+def test_the_contract_of_2024(family_service, family_triton, photo, family):
+    with client_of(family_triton, family, photo) as client:
+        (expected,) = client.segment([[300, 200]], [1])
+    form, point = {"model_version": family}, {"x": "300", "y": "200"}
+    answer = family_service.http.post("/prediction", data={**form, **point}, files={"image": photo})
+    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
+    embeddings = family_service.http.post("/embedded_model", data=form, files={"image": photo})
+    assert len(base64.b64decode(embeddings.text)) == 4 * 256 * (64 if family == "sam1" else 72) ** 2
+    size = {"img_x": "600", "img_y": "400"}
+    answer = family_service.http.post(
+        "/from_model", data={**form, **point, **size}, files={"model": embeddings.content}
+    )
+    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
+
+
+def pixels(answer):
+    assert answer.status_code == 200, answer.text
+    with Image.open(io.BytesIO(answer.content)) as picture:
+        return np.asarray(picture)

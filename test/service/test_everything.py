@@ -6,6 +6,7 @@ import dataclasses
 import io
 import threading
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -162,6 +163,25 @@ def test_a_search_keeps_its_place_until_its_masks_are_written(running, http, pat
     thread.join()
     assert used == 1
     wait_until(lambda: searches(running) == 0)
+
+
+def test_a_search_is_cancelled_by_its_session_id(running, http, path, finder):
+    """That of the document; the events of a search that its reader cancels are in test_page_searches.py."""
+    finder.limit = 1
+    closed, answers = finder.closed, []
+
+    def search():
+        with httpx.Client(base_url=running.service.url, timeout=120) as other:
+            answers.append(other.post(path, json={"session_id": "mine"}))
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    wait_until(lambda: searches(running) == 1)
+    wait_until(lambda: http.post("/cancel_pending", data={"session_id": "mine"}).text == "1 cancelled")
+    thread.join()
+    problem(answers[0], 499)
+    wait_until(lambda: finder.closed == closed + 1 and searches(running) == 0)
+    assert http.post("/cancel_pending", data={"session_id": "mine"}).text == "0 cancelled"
 
 
 def test_a_search_takes_no_longer_than_it_may(images):

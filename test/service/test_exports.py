@@ -94,7 +94,10 @@ def test_the_other_formats(export):
     )
 
 
+DAMAGED = line()
+DAMAGED["objects"][0]["rle"]["counts"] = "00"
 BAD_LINES = (
+    ((DAMAGED,), 422, "damaged COCO RLE"),
     ((), 422, "there is no image"),
     (("nonsense",), 422, "line 1"),
     ((line(), line(name="../two.jpg")), 422, "line 2: name"),

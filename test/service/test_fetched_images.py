@@ -50,7 +50,7 @@ class Site(http.server.BaseHTTPRequestHandler):
             self.answer(302, b"", self.path.removeprefix("/to/"))
         elif self.path == "/text":
             self.answer(200, b"hello")
-        elif self.path == "/large":
+        elif self.path.endswith("/large"):
             self.answer(200, bytes(LARGE + 1))
         elif self.path.endswith("/slow"):
             self.send_response(200)
@@ -231,6 +231,7 @@ FAILURES = (
     (by_url, "/large", 413, "larger than 1 MiB"),
     (by_task, "/data/missing", 502, "404"),
     (by_task, "/data/circle", 502, "redirects"),
+    (by_task, "/data/large", 413, "max_body"),
     (by_task, "s3://bucket/a.jpg", 502, "404"),
     (by_task, "http://169.254.169.254/latest/meta-data", 422, "only from Label Studio"),
     (by_task, "//elsewhere.example/a.jpg", 422, "only from Label Studio"),

@@ -25,7 +25,6 @@ from support import clip
 from support.conditions import PATIENCE, wait_until
 from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
 from support.fake_clients import FakeFinder, FakeVideoClient, FakeWords, held
-from support.large_images import draw, write_tiff
 from support.running_service import NOBODY, made_up_models
 from support.session_requests import colored
 from support.tools import base64_of
@@ -38,7 +37,7 @@ from triton_sam.service.settings import ServiceSettings
 # Starlette's FileResponse may be cancelled while it opens its file, which is closed a moment later.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-REQUESTS, AT_A_TIME = 700, 12
+REQUESTS, AT_A_TIME = 600, 12
 IDLE_SECONDS = 1.0
 SMALL = (64, 48)
 
@@ -67,11 +66,10 @@ class FakeClient(FakeWords):
 class Users:
     """Make up requests of users of every part of the service."""
 
-    def __init__(self, dice, large, video):
+    def __init__(self, dice, video):
         self.dice = dice
         self.image = colored(9)
         self.image_id = ""
-        self.large = large
         self.video = video
         self.frames = [base64_of(clip.png(number)) for number in range(3)]
         self.videos = []
@@ -121,9 +119,6 @@ class Users:
     def find(self):
         return json_request("POST", f"/v1/images/{self.image_id}/find", {"text": "dog", "model": "sam3"})
 
-    def preview(self):
-        return Dying("GET", f"/v1/images/{self.image_id}/preview")
-
     def upload_video(self):
         if self.dice.random.random() < 0.5:
             return form_request("/v1/videos", {}, [("video", "a.mp4", self.video)], every="1")
@@ -143,9 +138,6 @@ class Users:
         spans = [b"bytes=0-3", b"bytes=99999999-", b"bytes=x-y"]  # one that fits, and two that make it fail
         request.headers = [(b"range", self.dice.random.choice(spans))] if self.dice.random.random() < 0.5 else []
         return request
-
-    def frame(self):
-        return Dying("GET", f"/v1/videos/{self.some(self.videos)}/frames/1")
 
     def delete_video(self):
         return Dying("DELETE", f"/v1/videos/{self.some(self.videos)}")
@@ -185,24 +177,14 @@ class Users:
         body = {"image": {"type": "base64", "value": base64_of(self.image)}, "nms_iou_threshold": 0.5}
         return json_request("POST", "/sam3/concept_segment", {**body, "prompts": [{"type": "text", "text": "dog"}]})
 
-    def legacy(self):
-        return form_request("/prediction", {"x": "9", "y": "9"}, [("image", "a.png", self.image)])
-
     def export(self):
         rle = {"size": [30, 40], "counts": "0`0"}
         line = json.dumps({"name": "a", "width": 40, "height": 30, "objects": [{"label": "a", "rle": rle}]}).encode()
         return form_request("/v1/exports", {}, [("images", "a.jsonl", line)], format="coco")
 
-    def tile(self):
-        return Dying("GET", f"/v1/large/{self.large}/levels/0/tiles/0/0")
-
-    def segment_large(self):
-        return json_request("POST", f"/v1/large/{self.large}/segment", {"points": [[20, 20]]})
-
     kinds = (
-        page, segment, everything, find, preview, upload_video, prompt_video, prompt_video, propagate, download,
-        download, frame, delete_video, cvat, annotate, annotate_click, annotate_follow, qupath_upload, qupath_video,
-        roboflow, legacy, export, tile, segment_large,
+        page, segment, everything, find, upload_video, prompt_video, prompt_video, propagate, download, download,
+        delete_video, cvat, annotate, annotate_click, annotate_follow, qupath_upload, qupath_video, roboflow, export,
     )  # fmt: skip
 
 
@@ -266,14 +248,10 @@ async def drive(app, users, dice, requests):
 def run(tmp_path, seed, requests):
     """Let requests die, and check that everything is given back."""
     dice = Dice(seed)
-    slides = tmp_path / "slides"
-    slides.mkdir()
-    write_tiff(slides / "a.tif", draw([(10, 10, 90, 90)], (300, 200)), levels=1)
     video = clip.write_clip(tmp_path / "clip.mp4", 3).read_bytes()
     settings = ServiceSettings(
         url=NOBODY,
         adapters=("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam"),
-        large_images=str(slides),
         video_idle_seconds=IDLE_SECONDS,
         max_videos=8,
         max_searches=2,
@@ -304,8 +282,7 @@ def run(tmp_path, seed, requests):
 
     async def all_of_it():
         async with app.router.lifespan_context(app):
-            users = Users(dice, "", video)
-            users.large = (await ask(app, Dying("GET", "/v1/large"))).json()["images"][0]["id"]
+            users = Users(dice, video)
             uploaded = await ask(app, form_request("/v1/images", {}, [("image", "a.png", users.image)]))
             while uploaded.status != 201:
                 uploaded = await ask(app, form_request("/v1/images", {}, [("image", "a.png", users.image)]))
@@ -314,7 +291,6 @@ def run(tmp_path, seed, requests):
             for begin, known in ((Users.upload_video, "videos"), (Users.annotate, "sessions"), (Users.cvat, "states")):
                 while not getattr(users, known):
                     users.learn(await ask(app, begin(users)))
-            await ask(app, users.tile())  # the service keeps a large image and a folder for videos open
             before, _ = await settled(app, files, lambda found: counts(found) <= {0, 1})
             assert counts(before) == {0, 1}  # the request for the metrics itself is counted
             await drive(app, users, dice, requests)
@@ -325,8 +301,8 @@ def run(tmp_path, seed, requests):
 
     before = set(threading.enumerate())
     asyncio.run(all_of_it())
-    # Pools keep their threads while the application runs. Zarr keeps one for its own event loop.
-    wait_until(lambda: {each.name for each in set(threading.enumerate()) - before} <= {"zarr_io"})
+    # Pools keep their threads while the application runs.
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.fixture(autouse=True)

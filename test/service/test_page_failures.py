@@ -41,6 +41,21 @@ def test_a_token_is_asked_for_and_a_service_that_dies_is_missed(browser, service
     context.close()
 
 
+def test_a_page_without_triton_says_so(browser):
+    with running_service("http://127.0.0.1:9") as service:
+        context = browser.new_context(viewport=WIDE)
+        page = Page(context.new_page())
+        page.page.goto(service.url)
+        page.page.wait_for_selector('#state[data-state="down"]')
+        page.wait("document.getElementById('banner').textContent.includes('Segmentation is unavailable')")
+        answer = service.http.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
+        refused = service.http.post("/prediction", files={"image": b"GIF89a"}, data={"x": "1", "y": "1"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        context.close()
+
+
 @pytest.mark.slow
 def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeypatch):
     context = browser.new_context(viewport=WIDE)

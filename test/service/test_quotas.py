@@ -67,6 +67,14 @@ def test_requests_in_a_minute(serve):
     assert "secret" not in text
 
 
+def test_less_than_one_request_in_a_minute(serve):
+    http = serve(requests_per_minute=0.5)
+    assert http.get("/new_session_id", headers=LAB).status_code == 200
+    refused = http.get("/new_session_id", headers=LAB)
+    over_quota(refused)
+    assert 110 <= int(refused.headers["retry-after"]) <= 120
+
+
 def test_an_upload_that_is_larger_than_the_whole_quota(serve):
     refused = serve(image_mib_per_hour=1).post("/v1/images", files={"image": bytes(1_100_000)}, headers=LAB)
     assert "larger than the whole quota of 'lab'" in problem(refused, 413)["detail"]
@@ -118,6 +126,12 @@ def test_requests_at_a_time(serve):
     with caller.request():
         assert "1 requests at a time" in over_quota(http.get("/new_session_id", headers=LAB))
     assert http.get("/new_session_id", headers=LAB).status_code == 200
+
+
+def test_all_callers_together_where_there_is_no_token():
+    with service_without_triton(quota=Quota(requests_per_minute=1)) as http:
+        assert http.get("/new_session_id").status_code == 200
+        assert "everybody" in over_quota(http.get("/new_session_id"))
 
 
 def test_a_file_of_tokens(tmp_path):

@@ -59,6 +59,12 @@ def test_masks_equal_the_python_clients(segment, sam2):
             assert mask["bbox"] == [x1, y1, x2 - x1, y2 - y1]
 
 
+@pytest.mark.slow
+def test_as_many_points_as_the_session_model_takes(segment):
+    answer = segment({"points": [[200, 180]] * 1022, "box": [90, 70, 310, 290]})
+    assert answer.status_code == 200, answer.text
+
+
 def test_a_mask_is_refined(segment, sam2):
     logits = sam2.predict([[200, 180]], [1])[0][0, 0]
     expected = sam2.segment([[150, 120]], [1], mask_input=logits)[0]

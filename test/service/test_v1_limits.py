@@ -157,6 +157,11 @@ def test_token_origins_and_limits(service_triton, picture):
         assert guarded.http.options("/v1/images", headers=preflight).status_code == 200
 
 
+def test_a_request_that_takes_too_long(service_triton, picture):
+    with running_service(service_triton.grpc_url, max_requests=1, timeout=0.001) as narrow:
+        assert problem(narrow.http.post("/prediction", files={"image": picture}, data={"x": 1, "y": 1}), 504)
+
+
 # --- HEIC photographs, which the service keeps as PNG, so that Triton can read them ----------------------------------
 
 
@@ -196,3 +201,14 @@ def test_pixels_are_counted_before_they_are_decoded(monkeypatch):
     with pytest.raises(Problem, match="120 x 100 pixels") as caught:
         check_image(content, 0.011)
     assert caught.value.status == 413
+
+
+@pytest.mark.slow
+def test_the_page_opens_a_photograph(page, photograph):
+    assert page.page.get_attribute("#file", "accept").endswith(",.heic,.heif")
+    file = {"name": "IMG_0001.HEIC", "mimeType": "", "buffer": photograph}
+    page.page.set_input_files("#file", [file, {**file, "name": "IMG_0002.heic"}])
+    page.opened("IMG_0001.HEIC")
+    page.click(200, 180)
+    page.settled()
+    assert page.page.evaluate("tritonSam.image.width") == 800

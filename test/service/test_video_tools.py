@@ -191,6 +191,15 @@ def check_disc(shapes, frame, label="AUTOLABEL_OBJECT", group=10001):
     assert near(drawn(shapes), clip.disc(frame), 2)
 
 
+def test_the_list_of_models_names_a_video_model(running):
+    models = running.service.http.get("/x-anylabeling/v1/models").json()["data"]
+    assert models["sam2"]["batch_processing_mode"] is None
+    assert models[MODEL]["batch_processing_mode"] == "video"
+    assert {"button_add_point", "button_clear"} <= {widget["name"] for widget in models[MODEL]["widgets"]}
+    info = running.service.http.get(f"/x-anylabeling/v1/models/{MODEL}/info").json()["data"]
+    assert info == {"model_id": MODEL, **models[MODEL]}
+
+
 def test_a_click_is_followed_through_the_frames(running, post, session):
     found = post("prompt", click(session))
     assert (found["frame_index"], found["num_objects"]) == (0, 1)

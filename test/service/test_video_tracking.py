@@ -210,6 +210,12 @@ def test_downloads(http, video):
     problem(http.get(f"{video}/masks", params={"format": "gif"}), 422)
 
 
+def test_ids_that_a_label_map_cannot_hold(http, video):
+    http.post(f"{video}/prompts", json={**POINT, "object_id": 256})
+    assert "1..255" in problem(http.get(f"{video}/masks", params={"format": "png"}), 422)["detail"]
+    assert http.get(f"{video}/masks", params={"format": "rle"}).json()["object_id"] == 256
+
+
 def test_files_of_downloads_do_not_stay(http, running, video):
     http.post(f"{video}/prompts", json=POINT)
     folder = running.service.app.state.videos.get(video.rsplit("/", 1)[1]).room.folder

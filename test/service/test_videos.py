@@ -197,6 +197,14 @@ def test_bad_prompts_leave_the_video_alive(http, tracker, video):
         assert http.post(f"{video}/prompts", json=POINT).status_code == 200
 
 
+def test_what_is_not_there_cannot_be_removed(http, video):
+    http.post(f"{video}/prompts", json=POINT)
+    assert problem(http.delete(f"{video}/objects/9"), 404)["code"] == "unknown_object"
+    gone = http.delete(f"{video}/prompts", params={"frame": 5, "object_id": 1})
+    assert problem(gone, 404)["code"] == "unknown_prompt"
+    problem(http.post(f"/v1/videos/{'0' * 32}/prompts", json=POINT), 404)
+
+
 def test_a_request_that_is_late_does_not_open_a_removed_video_again(tmp_path):
     path = clip.write_clip(tmp_path / "clip.mp4", 3)
     video, decoders = VideoFile((path,), True, (320, 240), 3, Fraction(12)), Decoders()

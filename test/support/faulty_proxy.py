@@ -11,13 +11,13 @@ import time
 
 FAULTS = ("refuse", "reset", "late_reset", "swallow", "silent", "dribble", "half_close")
 PAUSE = 0.4
-"""Seconds by which "slow" delays each answer, and after which "late_reset" breaks the connection."""
+"""Seconds after which "late_reset" breaks the connection."""
 
 
 class FaultyProxy:
     """Listens on a free loopback port and forwards to `target` according to `mode`, which applies to new connections.
 
-    pass: forward all. slow: delay answers. refuse: close immediately. reset: cut the answer after some bytes, with RST;
+    pass: forward all. refuse: close immediately. reset: cut the answer after some bytes, with RST;
     late_reset: the same after a while. swallow: accept and read slowly. silent: forward the request, never the answer.
     dribble: a byte of the answer every 0.2 s. half_close: close the direction of the answer after some bytes, and keep
     the connection.
@@ -90,9 +90,7 @@ class FaultyProxy:
 
 def _answer(client: socket.socket, data: bytes, mode: str) -> bool:
     """Forward a part of the answer according to the mode; return whether to continue."""
-    if mode == "slow":
-        time.sleep(PAUSE)
-    if mode in ("pass", "slow"):
+    if mode == "pass":
         client.sendall(data)
     elif mode in ("reset", "late_reset"):
         time.sleep(PAUSE if mode == "late_reset" else 0)

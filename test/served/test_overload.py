@@ -1,58 +1,15 @@
-"""A full queue of Triton, and the times of clicks in the metrics while twenty clients click."""
+"""The times of clicks in the metrics are those of the clients, while twenty clients click at a time."""
 
-import shutil
 import statistics
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.custom_metrics import Growth, Scrape
-from support.session_requests import CLIENTS, click_together, serve, upload_and_click
+from support.session_requests import CLIENTS, click_together, upload_and_click
 from support.toy_server import CALLS, CONFIGURED
-
-from triton_sam import SAM2TritonClient
-from triton_sam.errors import ServerBusyError
-
-
-@pytest.mark.alone
-@pytest.mark.slow
-def test_a_full_queue_of_triton_counts_as_busy_as_well(toy_repository, tmp_path, images):
-    """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit.
-
-    Each call asks for many objects, because the queue must fill faster than the decoder empties it.
-    """
-    objects = [[[x, y]] for x in range(40, 360, 40) for y in range(40, 280, 60)]
-    repository = shutil.copytree(toy_repository, tmp_path / "models")
-    config = repository / "sam2_decoder" / "config.pbtxt"
-    limit = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
-    config.write_text(config.read_text().replace("dynamic_batching {}", limit))
-    with serve(repository) as server:
-        for url, place in ((server.http_url, "client"), (server.grpc_url, "client"), (server.grpc_url, "server")):
-            with SAM2TritonClient(url, embeddings=place) as client:
-                client.set_image(images / "shapes.jpg")
-                expected, _ = client.predict(objects)
-
-                def click(_, client=client):
-                    try:
-                        return client.predict(objects)[0]
-                    except ServerBusyError as error:
-                        return error
-
-                with ThreadPoolExecutor(12) as pool:
-                    answers = list(pool.map(click, range(24)))
-                refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
-                assert 1 <= len(refused) < 24
-                assert "maximum queue size" in str(refused[0])
-                for answer in answers:
-                    if not isinstance(answer, ServerBusyError):
-                        np.testing.assert_array_equal(answer, expected)
-
-
-# --- the times that session models report equal those of the clients, while twenty clients click at a time
-
 
 CLICKS = 4
 REQUEST, WAITING, GAUGE = "triton_sam_request_seconds", "triton_sam_waiting_seconds", "triton_sam_waiting_requests"

@@ -2,14 +2,13 @@
 
 import io
 import queue
-import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import settled, wait_until
+from support.conditions import wait_until
 from support.custom_metrics import Growth
 from tritonclient import grpc
 
@@ -73,11 +72,6 @@ def normalised(image: Image.Image, family: Any) -> np.ndarray:
     return (values - mean) / std
 
 
-def encoded(triton: Any, model: str = "sam2_encoder") -> int:
-    """Return the number of images that an encoder has computed."""
-    return settled(lambda: triton.get_inference_statistics(model).model_stats[0].inference_count)
-
-
 @pytest.mark.parametrize("name", ["sam1", "sam2", "sam3"])
 def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(triton, square, name):
     family = get_family(name)
@@ -106,22 +100,6 @@ def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(trito
         assert half[theirs].dtype == np.float16
 
 
-class Calls:
-    """Calls that run at the same time, and the order in which they end."""
-
-    def __init__(self, triton: Any) -> None:
-        self._triton = triton
-        self.ended: queue.Queue[tuple[str, Any]] = queue.Queue()
-
-    def start(self, name: str, images: np.ndarray, **options: Any) -> Any:
-        return self._triton.async_infer(
-            SAM2, [tensor("image", images)], lambda result, error: self.ended.put((name, error)), **options
-        )
-
-    def end(self, count: int) -> list[tuple[str, Any]]:
-        return [self.ended.get(timeout=60) for _ in range(count)]
-
-
 def test_the_metrics_have_the_times_of_the_clients(triton, families_server):
     """Triton takes a request for done as soon as the front end has handed it to the encoder."""
     grown = Growth(families_server.metrics_url, SAM2, "encode")
@@ -130,24 +108,3 @@ def test_the_metrics_have_the_times_of_the_clients(triton, families_server):
     took = time.perf_counter() - began
     wait_until(lambda: grown("triton_sam_request_seconds_count") == 1)
     assert 0.1 * took < grown("triton_sam_request_seconds_sum") < took  # the client's includes 29 MB on the way
-
-
-def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton):
-    grey = np.full((1, 3, 1024, 1024), 0.5, np.float32)
-    calls, before = Calls(triton), encoded(triton)
-    # Three images in one call: the encoder is busy until the last of the others has arrived and is cancelled.
-    calls.start("long", np.repeat(grey, 3, axis=0))
-    threading.Event().wait(0.3)
-    cancelled = [calls.start("cancelled", grey) for _ in range(4)]
-    for number in range(3):
-        calls.start(f"usual {number}", grey, priority=5)
-    calls.start("urgent", grey, priority=1)
-    for call in cancelled:
-        call.cancel()
-    ended = calls.end(9)
-    assert [name for name, error in ended if error is not None] == ["cancelled"] * 4
-    served = [name for name, error in ended if error is None]
-    # On a busy machine, one of the calls may have been prepared already, or computed, when the others arrived.
-    assert served.index("urgent") < served.index("usual 2")
-    assert served.index("urgent") <= 2
-    assert encoded(triton) - before <= len(served) + 1

@@ -22,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from triton_sam.errors import ModelNotReadyError, ServerBusyError, ServerUnreachableError
 from triton_sam.local_server import LocalServer
+from triton_sam.transport.failures import map_error
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
 from triton_sam.wire import triton_texts
@@ -116,7 +117,10 @@ def test_a_full_queue(server, infer):
         thread.join(60)
     refused = [answer for answer in answers if answer]
     assert 0 < len(refused) < 6
-    assert all(triton_texts.QUEUE_IS_FULL.search(answer) for answer in refused)
+    for answer in refused:
+        assert triton_texts.QUEUE_IS_FULL.search(answer)
+        meant = map_error(InferenceServerException(answer), parse_url(server.http_url), "waiting")
+        assert isinstance(meant, ServerBusyError)
 
 
 def test_requests_for_administration(server):

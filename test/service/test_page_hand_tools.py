@@ -10,8 +10,6 @@ from support.tools import filled, near
 from triton_sam.masks.rle import rle_to_mask
 
 NAMES = "tritonSam.scene.objects.map((object) => object.name)"
-WRITTEN = 300
-"""ms; the page writes changes after 100 ms."""
 
 
 ACTIVE = "tritonSam.scene.active?.name"
@@ -54,15 +52,7 @@ def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     page.page.keyboard.press("x")
     drag(page, (100, 500), (150, 500))
     page.wait("document.getElementById('banner').textContent.includes('nothing would be left')")
-    expected = masks_of(page)
-    assert len(expected) == 3
-    page.page.wait_for_timeout(WRITTEN)
-    page.page.reload()
-    page.opened("shapes.jpg")
-    page.settled()
-    found = masks_of(page)
-    assert list(found) == list(expected)
-    assert all(np.array_equal(found[name], expected[name]) for name in found)
+    assert len(masks_of(page)) == 3
 
 
 @pytest.mark.slow

@@ -5,31 +5,67 @@ By default, the runs are short. At full length, they are 5,000 clicks on 500 ima
     TRITON_SAM_SOAK=full pytest -m slow -s test/slow/test_soak.py
 """
 
+import io
 import json
+import os
 import re
+import shutil
 from collections import Counter
 
 import numpy as np
+import psutil
 import pytest
+from PIL import Image
 from support.session_requests import IMAGE_BYTES, bomb, metrics, point_inputs, text, upload
-from support.soak import (  # noqa: F401 - small_cache_server is a fixture
-    CALL_TIMEOUT,
-    FULL,
-    IMAGES_IN_CACHE,
-    draw_image,
-    server_memory,
-    small_cache_server,
-)
 
 from triton_sam import InferenceError, SAM2TritonClient
+from triton_sam._common.bundle import bundled
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 from triton_sam.wire import contract
+
+FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
+"""Whether the runs have their full length."""
+IMAGES_IN_CACHE = 20 if FULL else 8
+"""Capacity of the server's cache in images."""
+CALL_TIMEOUT = 3 * 3600.0
+"""Timeout of a call in seconds, long because other programs may slow down the machine for a long time."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, *([pytest.mark.timeout(3 * 3600)] if FULL else [])]
 
 IMAGES, CLICKS = (500, 10) if FULL else (40, 5)
 BAD_REQUESTS = 10_000 if FULL else 2_000
+
+
+def draw_image(number):
+    """Return a different image for each number, 160x120 pixels, as PNG."""
+    rng = np.random.default_rng(number)
+    pixels = np.full((120, 160, 3), rng.integers(0, 256, 3), np.uint8)
+    left, top = rng.integers(10, 60, 2)
+    pixels[top : top + 50, left : left + 80] = rng.integers(0, 256, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def server_memory(server):
+    """Return the memory of the server and of all its child processes, in bytes. Shared pages count once."""
+    parent = psutil.Process(server.pid)
+    return sum(process.memory_full_info().pss for process in [parent, *parent.children(recursive=True)])
+
+
+@pytest.fixture(scope="module")
+def small_cache_server(tmp_path_factory):
+    """A server whose session model keeps IMAGES_IN_CACHE images."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    repository = tmp_path_factory.mktemp("soak") / "models"
+    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    config = repository / "sam2" / "config.pbtxt"
+    config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES)))
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    log = repository.parent / "server.log"  # pytest keeps it for finding the cause of a restart
+    with local_server.LocalServer(repository, models=["sam2"], log_file=log, **ports) as running:
+        yield running
 
 
 def test_memory_stays_flat_with_many_images(small_cache_server):

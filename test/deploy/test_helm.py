@@ -255,3 +255,14 @@ def test_a_gateway_offers_only_what_clients_need():
     source = "".join(path.read_text() for path in (ROOT / "triton_sam/transport").glob("grpc*.py"))
     called = {name for name in (method.name for method in service.methods) if re.search(rf"\b{name}\b", source)}
     assert called - methods <= {"RepositoryModelLoad", "RepositoryModelUnload"}
+
+
+def test_a_canary_gets_its_share_or_its_header():
+    for kind, port in (("HTTPRoute", 8000), ("GRPCRoute", 8001)):
+        named, shared = by_kind("full", kind)[0]["spec"]["rules"]
+        assert all(match["headers"] == [{"name": "triton-sam-canary", "value": "true"}] for match in named["matches"])
+        assert [one["name"] for one in named["backendRefs"]] == ["candidate-triton-sam"]
+        assert shared["backendRefs"] == [
+            {"name": "sam-triton-sam", "port": port, "weight": 90},
+            {"name": "candidate-triton-sam", "port": port, "weight": 10},
+        ]

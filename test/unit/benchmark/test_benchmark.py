@@ -13,7 +13,7 @@ pytest.importorskip("psutil")
 
 from types import SimpleNamespace
 
-from triton_sam.benchmark import latency, timing
+from triton_sam.benchmark import latency, machine, timing
 from triton_sam.benchmark.results import Results, Row, Times, table
 from triton_sam.benchmark.settings import BenchmarkSettings
 from triton_sam.benchmark.target import Target
@@ -78,6 +78,29 @@ def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_after_it(monkeyp
     assert 2 <= time.perf_counter() - began < 30
     assert (len(found.all_ms), len(found.refused_ms)) == (1, 1)
     assert found.seconds < 2
+
+
+fail = Mock(side_effect=RuntimeError("Not Supported"))
+
+
+def make_nvml(count):
+    """Imitate NVML with a GPU that failed, and one that shares the processor's memory."""
+    return SimpleNamespace(
+        nvmlDeviceGetCount=count,
+        nvmlDeviceGetHandleByIndex=lambda index: index or fail(),
+        nvmlDeviceGetName=lambda handle: b"GB10",
+        nvmlDeviceGetMemoryInfo=fail,
+        nvmlSystemGetDriverVersion=lambda: "580.1",
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=40),
+    )
+
+
+@pytest.mark.parametrize(("count", "gpus", "use"), [(lambda: 2, ["GB10, driver 580.1"], [40.0]), (fail, [], [])])
+def test_a_machine_is_described_by_the_answers_of_its_gpus(monkeypatch, count, gpus, use):
+    monkeypatch.setattr(machine, "_nvml", lambda: make_nvml(count))
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    assert machine.describe_machine()["gpus"] == gpus
+    assert machine._gpu_use() == use
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

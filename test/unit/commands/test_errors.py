@@ -170,6 +170,7 @@ MODELS = [
     ("config --precision bf16", "give --accelerator openvino"),
     ("config --accelerator openvino --no-tf32", "give --accelerator cuda"),
     ("config --accelerator openvino --gpus 0", "for CPUs"),
+    ("config --decoder-in-session --accelerator cuda", "--decoder-in-session is for CPUs"),
     ("config --decoder-in-session --gpus 0", "--decoder-in-session is for CPUs"),
     ("alias add ../evil sam2", "is not a valid model name"),
     ("download sam2 tiny", "--model-repository is for SAM3's ONNX files"),

@@ -173,6 +173,12 @@ def test_f_counts_pixels_by_hand():
     assert contour_accuracy(left, with_speck, bound=1) == pytest.approx(2 * precision / (precision + 1))
 
 
+def test_f_allows_two_pixels_in_an_image_of_a_hundred():
+    truth = rectangle(40, 40, 20, 20)
+    assert contour_accuracy(rectangle(40, 42, 20, 20), truth) == 1
+    assert 0.45 < contour_accuracy(rectangle(40, 43, 20, 20), truth) < 0.65
+
+
 def test_f_of_empty_masks():
     nothing, something = np.zeros((9, 9), bool), rectangle(3, 3, 2, 2, (9, 9))
     assert contour_accuracy(nothing, nothing) == 1

@@ -1,6 +1,7 @@
 """`triton-sam evaluate`: simulated clicks and metrics with values computed by hand, and one run on a real server."""
 
 import json
+import signal
 import weakref
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from triton_sam.masks import Segment
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 
+from triton_sam.evaluation import runner
 from triton_sam.evaluation.clicks import Click, next_click, shaken_box, tight_box
 from triton_sam.evaluation.datasets import Dataset, Sample
 from triton_sam.evaluation.metrics import Answer, ObjectResult, spearman, summarize
@@ -243,6 +245,25 @@ def test_measurements_before_a_failure_are_printed(folder, monkeypatch, capsys, 
     rows = {line[:34].strip(): line[34:].strip() for line in printed.out.splitlines()}
     assert (rows["images"], rows["objects"], rows["mean IoU  1 click"]) == ("1", "2", "1.000")
     assert text in printed.err
+
+
+def test_further_interrupts_lose_no_measurements(folder, monkeypatch, capsys):
+    class InterruptedClient(FailingClient):
+        failure = KeyboardInterrupt()
+
+        def __exit__(self, *_):
+            raise KeyboardInterrupt
+
+    table = runner.table
+
+    def interrupted_table(reports):
+        signal.raise_signal(signal.SIGINT)
+        return table(reports)
+
+    monkeypatch.setattr(_server, "SAM2TritonClient", InterruptedClient)
+    monkeypatch.setattr(runner, "table", interrupted_table)
+    assert call(f"evaluate --dataset {folder} --clicks 2") == 130
+    assert f"{folder.name} (partial)" in capsys.readouterr().out
 
 
 def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, capsys):

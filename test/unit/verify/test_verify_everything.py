@@ -65,6 +65,12 @@ def test_equal_masks_pass_and_others_fail():
     assert [line.split()[-1] for line in table[1:]] == ["ok"] * 6 + ["ok", "FAIL", "FAIL"] * 2
 
 
+def test_fitting_thresholds_of_scores_below_zero_are_in_range():
+    records = [{"predicted_iou": score, "stability_score": 0.9} for score in (-0.3, -0.1, -0.2)]
+    found = verify.fitting_thresholds(lambda image, **_: records, IMAGE)
+    assert found == {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.9}
+
+
 @pytest.mark.export
 def test_the_reference_without_any_mask_in_its_crops_has_no_records():
     """The official generators fail there: torchvision's box_area gets a tensor without columns."""

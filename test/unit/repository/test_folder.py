@@ -54,8 +54,9 @@ def test_metadata_as_the_onnx_package_writes_it(tmp_path):
     model = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], []))
     model.metadata_props.add(key="a", value="b")
     model.metadata_props.add(key="empty", value="")
+    model.metadata_props.add(key="note", value="ä" * 300)
     onnx.save_model(model, tmp_path / "model.onnx")
-    assert read_metadata(tmp_path / "model.onnx") == {"a": "b", "empty": ""}
+    assert read_metadata(tmp_path / "model.onnx") == {"a": "b", "empty": "", "note": "ä" * 300}
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00", b"<html>nothing</html>", b"\xff" * 40, onnx_bytes({})[:3000]])

@@ -17,7 +17,7 @@ from support.running_service import POINT, problem, upload, used
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 from triton_sam.service.problems import Problem
 from triton_sam.service.videos.files import Decoders, VideoFile
-from triton_sam.service.videos.rooms import PREFIX, Folder
+from triton_sam.service.videos.uploads import PREFIX, Folder
 
 # --- uploads ---------------------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ def test_a_request_that_is_late_does_not_open_a_removed_video_again(tmp_path):
 
 A_SERVICE = """
 import sys
-from triton_sam.service.videos.rooms import Folder
+from triton_sam.service.videos.uploads import Folder
 (Folder().new() / "video.mp4").write_bytes(b"frames")
 print("ready", flush=True)
 sys.stdin.read()

@@ -26,11 +26,10 @@ from .. import background
 from ..bodies import FILES, kind_of
 from ..engine import Pair
 from ..problems import Problem
-from ..videos.rooms import Room
 from ..videos.schemas import PropagateRequest, video_prompt
 from ..videos.sessions import Session
 from ..videos.store import StoredVideo
-from ..videos.uploads import Upload
+from ..videos.uploads import Room, Upload
 from .bridge import Bridge, FoundInstance, Lenient, Target
 
 MAX_NAME = 200

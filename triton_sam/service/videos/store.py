@@ -25,11 +25,10 @@ from ..settings import ServiceSettings
 from ..store import StoredImage
 from . import uploads
 from .files import Decoders, StoredFrames, VideoFile, examine
-from .rooms import Folder, Room
 from .schemas import ObjectInfo, VideoInfo, video_prompt
 from .sessions import LiveVideo, Session, Sessions, unknown
 from .tracking import Tracking
-from .uploads import Upload
+from .uploads import Folder, Room, Upload
 
 if TYPE_CHECKING:
     from ...client.video import AsyncSAM2VideoClient

@@ -150,11 +150,25 @@ def test_everything_and_what_cannot_be_done(open_layer, photo):
     assert "enter words" in user.panel.status.text()
     user.panel.words.setText("dog, cat")
     user.panel.find.click()
-    user.wait(lambda: "SAM3" in user.panel.status.text() or "words" in user.panel.status.text())
+    user.wait(lambda: "choose a SAM3 model" in user.panel.status.text())
     assert not user.panel.track.isEnabled()  # there is no stack
     user.viewer.layers.remove("image")
     assert user.widget.layers is None
     assert [each.name for each in user.viewer.layers] == ["image: objects"]
+
+
+def test_a_second_image_starts_with_an_object_of_its_own(open_layer, photo):
+    user = open_layer(photo)
+    assert user.layers.boxes.mode == "add_rectangle"
+    user.panel.number.setValue(3)
+    user.panel.label.setCurrentIndex(1)
+    second = user.viewer.add_image(photo[::2, ::2], name="second")
+    second.name = "renamed"
+    user.panel.start.click()
+    assert user.widget.layers.points.name == "renamed: points"
+    assert (user.panel.number.value(), user.panel.chosen_label()) == (1, 1)
+    user.viewer.add_labels(np.zeros((4, 4), int))
+    assert user.panel.images.currentData() is second
 
 
 def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatch):

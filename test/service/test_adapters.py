@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 from support import cvat_requests
 from support.running_service import running_service, service_without_triton
 from support.tools import AWAY, BEARER, BOX, CLICK, TOKEN, TOOLS, base64_of, osam_mask
@@ -198,6 +198,8 @@ def test_roboflow_prefers_a_known_id_to_the_image_beside_it(running, picture, im
 def test_x_anylabeling_lists_its_models(http, image64):
     models = http.get("/x-anylabeling/v1/models").json()["data"]
     assert "button_add_point" in [each["name"] for each in models["sam2"]["widgets"]]
+    assert models["sam2"]["display_name"] == "sam2"
+    assert http.get("/x-anylabeling//v1/models").json()["data"] == models  # the address ended with a slash
     assert http.get("/x-anylabeling/v1/models/sam2/info").json()["data"]["model_id"] == "sam2"
     body = TOOLS["x-anylabeling"].click(image64)
     rings = [each["points"] for each in posted(http, "/x-anylabeling/v1/predict", body)["data"]["shapes"]]
@@ -206,6 +208,22 @@ def test_x_anylabeling_lists_its_models(http, image64):
     answer = http.post("/x-anylabeling/v1/predict", json={**body, "model": "another"})
     assert (answer.status_code, answer.json()["success"]) == (404, False)
     assert answer.json()["error"]["code"] == "UNKNOWN_MODEL"
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_x_anylabeling_shows_images_as_they_are_stored(http, picture, form):
+    """Its window ignores the EXIF orientation, so its points do, too."""
+    photo = Image.open(io.BytesIO(picture))
+    found = []
+    for turn in (1, 6):
+        exif = photo.getexif()
+        exif[ExifTags.Base.Orientation] = turn
+        stored = io.BytesIO()
+        photo.save(stored, form, exif=exif)
+        body = TOOLS["x-anylabeling"].click(base64_of(stored.getvalue()))
+        shapes = posted(http, "/x-anylabeling/v1/predict", body)["data"]["shapes"]
+        found.append([shape["points"] for shape in shapes])
+    assert found[0] == found[1]
 
 
 def test_the_requests_of_the_gateway_of_cvat(http, image64, sam2):

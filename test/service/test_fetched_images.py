@@ -63,8 +63,12 @@ class Site(http.server.BaseHTTPRequestHandler):
             self.answer(404, b"")
 
     def do_POST(self):
+        """Return an access token, and close the connection when the client has closed it or sends another request."""
+        self.protocol_version = "HTTP/1.1"
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.answer(200 if body == {"refresh": PERSONAL} else 401, json.dumps({"access": "access"}).encode())
+        self.wfile.flush()
+        self.rfile.readline()
 
     def answer(self, status, content, location=None):
         self.send_response(status)

@@ -204,6 +204,10 @@ def test_a_line_names_request_caller_and_trace_but_no_token(serve, lines):
     assert " INFO request request_id=my-1 method=GET path=/new_session_id status=200 ms=" in text
     assert "caller=lab trace_id=4bf9" in text
     assert "trace_id" not in lines[1][0]
+    assert http.delete("/v1/images/" + "0" * 32, headers=LAB).status_code == 404
+    told = "there is no image with this id"
+    assert (lines[2][0]["detail"], lines[1][0].get("detail")) == (told, None)
+    assert f"detail={told!r}".replace("'", '"') in lines[2][1]
     assert "secret" not in str(lines)
 
 

@@ -1,11 +1,13 @@
 """QuPath's stacks and time series, and X-AnyLabeling's video models, over a service with fake clients."""
 
 import base64
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from PIL import ExifTags, Image
 from support import clip
 from support.conditions import wait_until
 from support.fake_clients import let_go_on, propagation_of, service_with_fakes, shapes
@@ -198,6 +200,15 @@ def test_the_list_of_models_names_a_video_model(running):
     assert {"button_add_point", "button_clear"} <= {widget["name"] for widget in models[MODEL]["widgets"]}
     info = running.service.http.get(f"/x-anylabeling/v1/models/{MODEL}/info").json()["data"]
     assert info == {"model_id": MODEL, **models[MODEL]}
+
+
+def test_frames_lie_as_they_are_stored(running, post):
+    exif, frame = Image.Exif(), io.BytesIO()
+    exif[ExifTags.Base.Orientation] = 6
+    clip.image(0).save(frame, "PNG", exif=exif)
+    session = post("init", {"frames": [base64_of(frame.getvalue())]})["session_id"]
+    check_disc(post("prompt", click(session))["masks"], 0)
+    assert running.tracker.videos[-1].prompts[10001][0]["points"] == [[X, Y]]
 
 
 def test_a_click_is_followed_through_the_frames(running, post, session):

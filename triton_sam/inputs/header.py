@@ -126,6 +126,22 @@ def upright(image: Image.Image, turn: int) -> Image.Image:
     return turned
 
 
+def shown_as_stored(content: bytes) -> int:
+    """Return the EXIF orientation that programs without EXIF ignore; 1 if Pillow itself turns the image."""
+    try:
+        with open_header(io.BytesIO(content)) as image:
+            is_plain = image.format == "PNG" and not any(name in image.info for name in ORIENTATION_METADATA)
+            return 1 if is_plain or image.format in ("TIFF", HEIF) else orientation(image)
+    except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
+        return 1
+
+
+def turned_back(image: Image.Image, turn: int) -> Image.Image:
+    """Turn an upright image to the way in which its file stores it."""
+    operation = UPRIGHT_OPERATIONS.get({6: 8, 8: 6}.get(turn, turn))
+    return image if operation is None else image.transpose(operation)
+
+
 def count_pages(image: Image.Image) -> int:
     """Return the number of pages of a TIFF file or frames of an animation, at most 100.
 

@@ -30,7 +30,7 @@ from .deep import (
     stretched,
 )
 from .formats import FORMATS
-from .header import count_pages, open_header, orientation, upright, without_texts
+from .header import count_pages, open_header, orientation, turned_back, upright, without_texts
 from .notes import say_pages, say_transparency
 from .samples import Samples
 
@@ -237,10 +237,10 @@ def servers_read(content: bytes) -> bool:
         return False
 
 
-def to_png(source: ImageSource, formats: tuple[str, ...] | None = None) -> bytes:
-    """Return ``open_image(source, formats)`` as PNG."""
+def to_png(source: ImageSource, formats: tuple[str, ...] | None = None, turn: int = 1) -> bytes:
+    """Return ``open_image(source, formats)`` as PNG, turned back if its file has the EXIF orientation ``turn``."""
     buffer = io.BytesIO()
-    open_image(source, formats).save(buffer, "PNG", compress_level=1)
+    turned_back(open_image(source, formats), turn).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 

@@ -182,9 +182,10 @@ class Engine:
     def client_of(self, pair: Pair, embeddings: ImageEmbeddings) -> SpeculativeSAM2Client:
         return self.client(pair, keeps_images=isinstance(embeddings, SessionImage))
 
-    async def store(self, content: bytes) -> StoredImage:
-        """Check an image's header and store the image."""
-        content, size = await accept_image(content, self.settings.max_megapixels, self.budgets.workers)
+    async def store(self, content: bytes, *, upright: bool = True) -> StoredImage:
+        """Check an image's header and store the image, see accept_image()."""
+        workers = self.budgets.workers
+        content, size = await accept_image(content, self.settings.max_megapixels, workers, upright=upright)
         image = self.images.add(StoredImage(await asyncio.to_thread(id_of, content), content, size))
         self._count()
         return image

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from .._common.text import MAX_LINE
 from .._common.tracing import current_trace
 from . import problems
 from .adapters.adapter import Adapter
@@ -22,7 +23,7 @@ from .budgets import Budgets
 from .hosts import HEALTH, check_origin
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
-from .problems import Problem, answer_headers, refuse, response
+from .problems import Problem, answer_headers, refusals, refuse, response
 from .quotas import CALLER, COUNT_UPLOAD, Caller, Callers
 from .settings import ServiceSettings
 from .tracing import HEADER, read_trace
@@ -56,6 +57,8 @@ class Observe:
         token = request_id.set(name)
         told: dict[str, str] = {}
         told_before = answer_headers.set(told)
+        refused: list[Problem] = []
+        refused_before = refusals.set(refused)
         started = time.monotonic()
         status = 500
         has_started = False
@@ -85,11 +88,12 @@ class Observe:
         finally:
             self._metrics.in_flight.dec()
             trace_id = trace.split("-")[1] if trace is not None else current_trace()
-            self._book(scope, status, time.monotonic() - started, trace_id)
+            self._book(scope, status, time.monotonic() - started, trace_id, refused)
             request_id.reset(token)
             answer_headers.reset(told_before)
+            refusals.reset(refused_before)
 
-    def _book(self, scope: Scope, status: int, seconds: float, trace_id: str | None) -> None:
+    def _book(self, scope: Scope, status: int, seconds: float, trace_id: str | None, refused: list[Problem]) -> None:
         route = getattr(scope.get("route"), "path", None) or "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, route, str(status)).inc()
@@ -106,6 +110,7 @@ class Observe:
             "client": client[0] if client else None,
             "caller": scope.get(CALLER),
             "trace_id": trace_id,
+            "detail": refused[-1].detail[:MAX_LINE] if refused else None,
         }
         LOGGER.info("request", extra={"fields": fields})
 

@@ -108,6 +108,10 @@ answer_headers: ContextVar[dict[str, str] | None] = ContextVar("answer_headers",
 """Additional headers of the response, for any route; see tell()."""
 
 
+refusals: ContextVar[list[Problem] | None] = ContextVar("refusals", default=None)
+"""The problem of the response, for the log: some tools show none of it."""
+
+
 def tell(header: str, value: str) -> None:
     """Add a header to the response to the current task's request, if there is one."""
     headers = answer_headers.get()
@@ -136,6 +140,9 @@ def body(problem: Problem, **extra: Any) -> dict[str, Any]:
 
 def response(problem: Problem, **extra: Any) -> Response:
     headers = {**(problem.headers or {}), "Cache-Control": "no-store"}
+    told = refusals.get()
+    if told is not None:
+        told.append(problem)
     form = error_form.get()
     if form is None:
         return Response(strict_json.dumps(body(problem, **extra)), problem.status, headers, MEDIA_TYPE)

@@ -20,7 +20,7 @@ from ..families.base import Size
 from ..inputs.deep import hint, tiff_size
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.formats import FORMATS, UPLOADS, is_heic
-from ..inputs.header import open_header, upright_size
+from ..inputs.header import open_header, shown_as_stored, upright_size
 from ..inputs.images import open_image, servers_read, to_png
 from .budgets import MEGA, Workers
 from .problems import Problem
@@ -66,18 +66,25 @@ def _size_of(stream: io.BytesIO) -> Size:
         return size
 
 
-async def accept_image(content: bytes, max_megapixels: float, workers: Workers) -> tuple[bytes, Size]:
+async def accept_image(
+    content: bytes, max_megapixels: float, workers: Workers, *, upright: bool = True
+) -> tuple[bytes, Size]:
     """Check an image; return the bytes to store and to send to Triton, with width and height, upright.
 
     An image that Triton cannot read, or reads differently than this project (see open_image()), becomes a PNG with all
     its pixels, for example a HEIC photograph. Other images stay unchanged.
+
+    Args:
+        upright: whether the caller's coordinates follow the EXIF orientation; otherwise, an image that has one becomes
+            a PNG that lies as it is stored.
     """
     size = await asyncio.to_thread(check_image, content, max_megapixels)
-    if await asyncio.to_thread(servers_read, content):
+    turn = 1 if upright else await asyncio.to_thread(shown_as_stored, content)
+    if turn == 1 and await asyncio.to_thread(servers_read, content):
         return content, size
 
     def convert() -> tuple[bytes, Size]:
-        converted = to_png(content, UPLOADS)
+        converted = to_png(content, UPLOADS, turn)
         return converted, check_image(converted, max_megapixels)  # there may be more pixels than the header says
 
     return await workers.call(size[0] * size[1], convert)

@@ -125,6 +125,7 @@ class Layers:
             ndim=ndim, name=f"{name}: boxes", edge_color="yellow", face_color="transparent", edge_width=2, **place
         )
         self.boxes.features = {"object": np.empty(0, int)}
+        self.boxes.mode = "add_rectangle"
         self.points = viewer.add_points(
             ndim=ndim,
             name=f"{name}: points",

@@ -263,6 +263,9 @@ class Requests:
     async def _find(self, plane: Plane, texts: list[str], threshold: float) -> None:
         if self._source.is_large:
             raise SamError("words are searched in images of up to 4096 pixels a side: crop the layer")
+        family = self._clients.clicks.family
+        if not family.concepts:
+            raise SamError(f'{family.name} cannot search words: choose a SAM3 model, and press "Segment this layer"')
         pixels = await asyncio.to_thread(self._source.pixels, plane)
         found = await self._clients.clicks.find_async(texts, image=pixels, threshold=threshold)
         patches = await asyncio.to_thread(lambda: _kept(patch_of(each.mask) for each in found))

@@ -91,15 +91,21 @@ class SegmentWidget(QWidget):
         panel.number.valueChanged.connect(self._choose)
         panel.label.currentIndexChanged.connect(self._choose)
         self.viewer.mouse_move_callbacks.append(self._moved)
-        self.viewer.layers.events.inserted.connect(self._list_images)
+        self.viewer.layers.events.inserted.connect(self._inserted)
         self.viewer.layers.events.removed.connect(self._removed)
 
-    def _list_images(self, _: Any = None) -> None:
-        names = [each.name for each in self.viewer.layers if isinstance(each, Image)]
-        chosen = self.panel.images.currentText()
+    def _list_images(self, chosen: Any = None) -> None:
+        """List the image layers, and choose one; None: the same as before."""
+        images = [each for each in self.viewer.layers if isinstance(each, Image)]
+        chosen = chosen or self.panel.images.currentData()
         self.panel.images.clear()
-        self.panel.images.addItems(names)
-        self.panel.images.setCurrentText(chosen)
+        for each in images:
+            self.panel.images.addItem(each.name, each)
+        if chosen in images:
+            self.panel.images.setCurrentIndex(images.index(chosen))
+
+    def _inserted(self, event: Any) -> None:
+        self._list_images(event.value if isinstance(event.value, Image) else None)
 
     def _removed(self, event: Any) -> None:
         self._list_images()
@@ -129,12 +135,12 @@ class SegmentWidget(QWidget):
         self._enable()
 
     def _begin(self) -> None:
-        name, model = self.panel.images.currentText(), self.panel.models.currentData()
-        if name not in self.viewer.layers:
+        image, model = self.panel.images.currentData(), self.panel.models.currentData()
+        if image is None:
             self._say("open an image first")
             return
         self.close_session()
-        self._image = self.viewer.layers[name]
+        self._image = image
         try:
             self._source = source = source_of(self._image)
             self._clients = clients = self._connect(self.panel.address.text().strip() or None, model)
@@ -150,6 +156,8 @@ class SegmentWidget(QWidget):
         self.panel.axis.clear()
         self.panel.axis.addItems([f"axis {number}" for number in range(len(source.stack))])
         self.panel.axis.setCurrentIndex(len(source.stack) - 1)
+        self.panel.number.setValue(1)
+        self.panel.label.setCurrentIndex(0)
         self._choose()
         self._enable()
         self._say(HELP)

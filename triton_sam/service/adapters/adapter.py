@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,19 +54,22 @@ class Adapter:
 
 
 class AdapterRequests:
-    """Marks an adapter's requests, and converts their errors to the tool's form."""
+    """Marks an adapter's requests, and converts their errors to the tool's form.
+
+    Slashes that follow each other count as one: X-AnyLabeling appends ``/v1`` to an address that may end with a slash.
+    """
 
     def __init__(self, app: ASGIApp, adapters: tuple[Adapter, ...]) -> None:
         self._app = app
         self._adapters = adapters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
+        path = re.sub("/+", "/", scope.get("path", ""))
         adapter = next((each for each in self._adapters if each.serves(path)), None)
         if adapter is None or scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope[ADAPTER] = adapter
+        scope = {**scope, ADAPTER: adapter, "path": path}
         before = error_form.set(adapter.error)
         try:
             await self._app(scope, receive, send)

@@ -34,7 +34,7 @@ from ..everything import EverythingRequest, Searches
 from ..faults import NO_NAMES, first_fault, validated
 from ..problems import Problem, tell
 from ..schemas import Prompt, RleMask, SegmentRequest
-from ..store import StoredImage
+from ..store import StoredImage, accept_image
 from ..videos.store import StoredVideo, Videos
 from ..videos.uploads import Upload
 
@@ -118,9 +118,13 @@ class Bridge:
         except RecursionError:
             raise Problem(422, "the JSON is nested too deeply") from None
 
-    async def image(self, text: str, name: str = "image") -> StoredImage:
-        """Store the image of a base64 string, which may begin with ``data:image/...;base64,``."""
-        return await self.engine.store(await asyncio.to_thread(decoded, text, name))
+    async def image(self, text: str, name: str = "image", *, upright: bool = True) -> StoredImage:
+        """Store the image of a base64 string, which may begin with ``data:image/...;base64,``.
+
+        Args:
+            upright: whether the tool turns images by their EXIF orientation.
+        """
+        return await self.engine.store(await asyncio.to_thread(decoded, text, name), upright=upright)
 
     async def pair(self, family: str | None, size: str = "") -> Pair:
         """Return a pair of a family.
@@ -247,13 +251,16 @@ class Bridge:
         finally:
             search.leave()
 
-    async def keep_images(self, texts: Sequence[str], pair: Pair) -> StoredVideo:
-        """Store frames, each a base64 image file, as a video."""
+    async def keep_images(self, texts: Sequence[str], pair: Pair, *, upright: bool = True) -> StoredVideo:
+        """Store frames, each a base64 image file, as a video; see image()."""
         self.check_count(len(texts))
+        megapixels, workers = self.engine.settings.max_megapixels, self.engine.budgets.workers
         async with self.videos.room() as room:
             upload = Upload("frames")
             for index, text in enumerate(texts):
                 content = await room.run(functools.partial(decoded, text, f"frame {index}"))
+                if not upright:
+                    content, _ = await accept_image(content, megapixels, workers, upright=False)
                 upload.frames.append(room.folder / f"{index:06d}")
                 await room.write(content, upload.frames[-1])
             return await self.videos.keep(upload, room, pair)

@@ -87,7 +87,7 @@ class TaskImages:
         if urlsplit(url).scheme not in ("http", "https"):
             raise FetchError("redirects", url)
         pool = own if self._is_label_studio(url) else storages
-        return pool.request("GET", url, headers=self._headers(url, own), redirect=False, preload_content=False)
+        return pool.request("GET", url, headers=self._headers(url), redirect=False, preload_content=False)
 
     def _problem(self, error: FetchError) -> Problem:
         if error.fault == "private":
@@ -118,23 +118,25 @@ class TaskImages:
     def _is_label_studio(self, url: str) -> bool:
         return self._url is not None and _origin(url) == _origin(self._url)
 
-    def _headers(self, url: str, own: FetchPool) -> dict[str, str]:
+    def _headers(self, url: str) -> dict[str, str]:
         """Return the headers of a request. Only Label Studio gets the token, not a storage that it redirects to."""
         if self._token is None or not self._is_label_studio(url):
             return HEADERS
         is_jwt = self._token.count(".") == 2
-        token = f"Bearer {self._refreshed(own)}" if is_jwt else f"Token {self._token}"
+        token = f"Bearer {self._refreshed()}" if is_jwt else f"Token {self._token}"
         return {**HEADERS, "Authorization": token}
 
-    def _refreshed(self, own: FetchPool) -> str:
+    def _refreshed(self) -> str:
         """Return an access token, which Label Studio issues for a personal token and which lasts five minutes."""
         token, until = self._access
         if time.monotonic() < until:
             return token
         try:
             address = f"{self._url}api/token/refresh"
-            answer = own.request("POST", address, headers=HEADERS, json={"refresh": self._token})
-            token = str(answer.json()["access"]) if answer.status == 200 else ""
+            # A pool of its own: Label Studio closes the connection only some time after its answer.
+            with FetchPool(public=False) as pool:
+                answer = pool.request("POST", address, headers=HEADERS, json={"refresh": self._token})
+                token = str(answer.json()["access"]) if answer.status == 200 else ""
         except (ValueError, KeyError, TypeError):
             token = ""
         if not token:

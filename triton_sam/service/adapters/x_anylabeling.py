@@ -102,7 +102,7 @@ def router(bridge: Bridge) -> APIRouter:
         if parameters.text_prompt and not targets:
             shapes = await _instances(bridge, request, pair, body)
         elif targets:
-            image = await bridge.image(body.image)
+            image = await bridge.image(body.image, upright=False)
             found = await bridge.masks(
                 *(request, image, pair, targets),
                 lambda segment: (segment.score, shapes_of(segment, parameters)),
@@ -118,7 +118,7 @@ def router(bridge: Bridge) -> APIRouter:
 
 async def _instances(bridge: Bridge, request: Request, pair: Pair, body: PredictRequest) -> list[dict[str, Any]]:
     parameters = body.params
-    image = await bridge.image(body.image)
+    image = await bridge.image(body.image, upright=False)
     found = await bridge.instances(
         *(request, image, pair, words_of(parameters.text_prompt or "")),
         lambda segment: shapes_of(segment, parameters, segment.label),
@@ -143,7 +143,7 @@ def described(pair: Pair) -> dict[str, Any]:
     """Return the description of a model from which X-AnyLabeling builds its window."""
     widgets = (*WORD_WIDGETS, *WIDGETS) if pair.finds_concepts else WIDGETS
     return {
-        "display_name": f"{pair.name} (triton_sam)",  # the list truncates long names
+        "display_name": pair.name,  # the list has room for eight characters, and cuts the middle out of longer names
         "widgets": [{"name": name, "value": value} for name, value in widgets],
         "params": {"epsilon_factor": FINENESS, "show_boxes": False, "show_masks": True, "multimask_output": False},
         "capabilities": {},
@@ -161,7 +161,7 @@ def described_video(pair: Pair, has_words: bool) -> dict[str, Any]:
     widgets = [*(WORD_WIDGETS if has_words else ()), *clicks, ("toggle_preserve_existing_annotations", False)]
     return {
         **described(pair),
-        "display_name": f"{pair.name} video (triton_sam)",
+        "display_name": f"{pair.name} video",
         "widgets": [{"name": name, "value": value} for name, value in widgets],
         "batch_processing_mode": "video",
     }
@@ -170,8 +170,8 @@ def described_video(pair: Pair, has_words: bool) -> dict[str, Any]:
 def error(problem: Problem) -> dict[str, Any]:
     """Return a problem in the tool's form.
 
-    The original server returns status 200 for most errors, and the window then shows nothing. With another status, it
-    shows the error.
+    The original server returns status 200 for most errors, and the window then shows nothing. With another status,
+    X-AnyLabeling logs the error.
     """
     return {
         "success": False,

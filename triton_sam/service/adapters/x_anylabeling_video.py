@@ -218,7 +218,7 @@ def _success(data: dict[str, Any]) -> Response:
 
 async def _begin(bridge: Bridge, request: Request, body: InitRequest) -> dict[str, Any]:
     pair = await bridge.videos.pair(pair_name(body.model))
-    video = await bridge.run(request, bridge.keep_images(body.frames, pair))
+    video = await bridge.run(request, bridge.keep_images(body.frames, pair, upright=False))
     video.tool = State(video, body.start_frame_index)
     count = video.file.num_frames
     return {"session_id": video.video_id, "num_frames": count, "start_frame_index": body.start_frame_index}

@@ -1,5 +1,6 @@
 """All families in one local server and one repository, with the same client code, and with aliases."""
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
@@ -66,3 +67,14 @@ def test_served_equals_the_official_predictor(server, images, family):
         rows = verify(reference(family), images / "coffee.jpg", {"session": client, "pair": naive})
         assert isinstance(client.image_embeddings, SessionImage)
     assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
+
+
+def test_an_alias_is_a_variant_with_mask_input(server, images):
+    answers = []
+    for name in (None, "my_sam"):
+        with SamTritonClient(server.http_url, "sam2", model_name=name) as client:
+            client.set_image(images / "shapes.jpg")
+            first, _ = client.predict([[200, 180]])
+            answers.append((first, client.predict([[200, 180]], mask_input=first[0])[0]))
+    np.testing.assert_allclose(answers[0][0], answers[1][0], atol=1e-4)
+    np.testing.assert_allclose(answers[0][1], answers[1][1], atol=1e-4)

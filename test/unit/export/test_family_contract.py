@@ -314,3 +314,10 @@ def test_exporting_again_keeps_the_configuration_and_its_settings(tmp_path: Path
     os.utime(config, (1, 1))
     assert graph() == before
     assert config.stat().st_mtime == 1
+
+
+@pytest.mark.slow
+def test_verify_compares_what_a_repository_holds(images: Path) -> None:
+    """The files of SAM3 have names of their own. test/unit/verify/test_verify.py has a comparison that fails."""
+    command = ["verify", "sam3", "--random", "--exported", str(of("sam3").repository), "-q"]
+    assert main([*command, "--image", str(images / "shapes.jpg")]) == 0

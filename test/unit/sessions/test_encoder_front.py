@@ -210,3 +210,17 @@ def test_both_inputs_or_none_are_refused(front, triton):
 def test_embeddings_stay_on_the_gpu_unless_they_are_converted(front, triton, parameters, memory, dtype):
     assert asked(front, parameters, image=image()).answer().tensors["image_embed"].dtype == dtype
     assert [(call.memory, call.wanted) for call in triton.calls] == [(memory, ("image_embeddings",))]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (file(SIDE, SIDE + 1), "64 x 65 pixels, but the encoder takes 64 x 64"),
+        (file(SIDE, SIDE)[:300], "cannot be read|damaged"),
+        (b"", "empty"),
+        (b"junk", "not an image"),
+    ],
+)
+def test_files_that_are_no_usable_image_are_refused(content, words):
+    with pytest.raises(ImageError, match=words):
+        from_jpeg(content, get_family("sam2").at(SIDE))

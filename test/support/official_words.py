@@ -14,7 +14,7 @@ from triton_sam.client.video.sync import SAM2VideoClient
 from triton_sam.concepts.query import Query
 from triton_sam.concepts.video_rules import Detections
 from triton_sam.export.sam3.model import detector_configuration, video_configuration
-from triton_sam.export.sam3.recipe import randomise_memory
+from triton_sam.export.sam3.recipe import randomise_memory, sharpen
 from triton_sam.export.sam3.tokenizer import open_tokenizer
 from triton_sam.export.sam3.video_graphs import graphs, sam2_of
 from triton_sam.export.sam3.video_words_reference import Sam3VideoWordsReference, video_model_of
@@ -36,11 +36,7 @@ def official_model() -> Any:
     model: Any = seeded(lambda: Sam3VideoModel(config), 0).requires_grad_(False)
     randomise(model, 0)
     randomise_memory(model.tracker_model, 0)
-    decoder = model.tracker_model.mask_decoder
-    decoder.pred_obj_score_head.proj_out.bias += 10  # objects are visible
-    for head in decoder.output_hypernetworks_mlps:  # logits are larger than rounding errors
-        head.proj_out.weight *= 300
-        head.proj_out.bias *= 300
+    sharpen(model.tracker_model.mask_decoder)
     return video_model_of(model.tracker_model.eval(), model.detector_model.eval(), model.tracker_neck.eval())
 
 
@@ -54,25 +50,17 @@ class Official(Sam3VideoWordsReference):
     def __init__(self, model: Any, images: Images, texts: Sequence[str], scene: Any) -> None:
         super().__init__(model, images, open_tokenizer(None))
         self.texts, self.scene = texts, scene
-        self.removed: list[set[int]] = []
+        self.frame = 0
         vars(model)["run_detection"] = self._detect
 
-    def _detect(self, inference_session: Any, **_: Any) -> Any:
-        frame = len(self.removed)
-        self.removed.append(set(inference_session.removed_obj_ids))
+    def _detect(self, **_: Any) -> Any:
         found = {}
         for index, text in enumerate(self.texts):
-            masks, scores = self.scene[frame][text]
+            masks, scores = self.scene[self.frame][text]
             boxes = torch.zeros(len(scores), 4)
             found[index] = {"bbox": boxes, "mask": torch.from_numpy(masks.copy()), "scores": torch.from_numpy(scores)}
+        self.frame += 1
         return found
-
-    def confused(self) -> set[int]:
-        """Return the frames in which the official model removed an object, and paired masks with wrong ids."""
-        following = [*self.removed[1:], self.session.removed_obj_ids]
-        return {
-            frame for frame, (old, new) in enumerate(zip(self.removed, following, strict=True)) if len(new) > len(old)
-        }
 
     def confirmed(self) -> set[int]:
         """Return the objects with several frames that count as prompted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,14 +21,15 @@ from ..families import get_family
 from ..inputs.images import open_image
 from ..scenes.clip import generate_clip
 from ..transport.onnx import OnnxTransport
-from ..verify import compare, concepts, everything, video
-from ..verify.concept_transport import ConceptTransport
+from ..verify import compare, concepts, everything, video, video_words
+from ..verify.concept_transport import ConceptTransport, concepts_of
 from ..verify.report import Comparable
 from ..verify.video_transport import VideoTransport
 from ..wire.video import video_model
 from . import _families
 
-Client = SamTritonClient | SAM2VideoClient
+Client = contextlib.AbstractContextManager[Any]
+"""One or two clients for the models of a runner, until the block ends."""
 _CLIP_SEED = 10_000_001
 
 
@@ -234,9 +235,72 @@ class Videos(Comparison):
             yield from video.verify_video(official, runners, self.size, self.args.frames)
 
 
+class WordsInVideos(Comparison):
+    """Objects that words find in a drawn clip, which has the size of the encoder's image.
+
+    In other sizes, the prompt of a new object would differ: it is resized to the size of the frames and then to that
+    of the image, by the official model in one step.
+    """
+
+    one_at_a_time = True
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        self.clip = list(generate_clip(_CLIP_SEED, args.frames, self.family.image_size).images)
+
+    @property
+    def served_model(self) -> str:
+        return self.family.name
+
+    @property
+    def export_settings(self) -> dict[str, Any]:
+        return {"video": True, "concepts": True}
+
+    @property
+    def subject(self) -> str:
+        side = self.family.image_size
+        return f"{' and '.join(video_words.TEXTS)} in {self.args.frames} frames of {side}x{side} pixels"
+
+    @property
+    def limits(self) -> float:
+        return video_words.threshold(self.args.frames)
+
+    @property
+    def limits_in_words(self) -> str:
+        return f"the same objects, IoU of whole masks >= {self.limits:g} or one pixel, no other pixel in remainders"
+
+    @contextlib.contextmanager
+    def in_process(self, files: Mapping[str, Path]) -> Iterator[video_words.Clients]:
+        models = OnnxTransport({self.family.model_name(role): file for role, file in files.items()})
+        transport = VideoTransport(self.family, models, concepts_of(self.family, files))
+        with SAM2VideoClient(model_type=self.family.name, transport=transport) as tracker:
+            yield SamTritonClient("localhost", self.family.name, transport=transport), tracker
+
+    @contextlib.contextmanager
+    def client(self, url: str, **options: Any) -> Iterator[video_words.Clients]:
+        with (
+            SamTritonClient(url, self.family.name, timeout=self.patience, **options) as finder,
+            SAM2VideoClient(url, model_type=self.family.name, timeout=self.patience, **options) as tracker,
+        ):
+            yield finder, tracker
+
+    def official(self) -> video_words.Answer:
+        """Return the objects, so that the official model's memory is freed."""
+        exporter, model = registry.official(self.family.name, **self.weights)
+        settings = Settings(Path(), **self.weights, **self.export_settings)
+        exporter.add_video(model, settings)
+        exporter.add_concepts(model, settings)
+        return video_words.official_answer(exporter.video_words_reference(model, self.clip, settings))
+
+    def rows(self, official: Any, clients: Mapping[str, Any]) -> Iterable[Comparable]:
+        for name, pair in clients.items():
+            yield video_words.verify_video_words(official, name, pair, self.clip)
+
+
 COMPARISONS: dict[str, type[Comparison]] = {
     "image": Images,
     "video": Videos,
     "everything": Everything,
     "words": Words,
+    "video-words": WordsInVideos,
 }

@@ -1,9 +1,9 @@
 """Compare exported and served models with the official predictors.
 
 `verify image FAMILY` compares masks of clicks and boxes, `verify video` of tracked objects, `verify everything` of all
-objects, and `verify words` instances of words. They export the weights anew, unless --exported names a repository.
-`verify openvino` compares an encoder on OpenVINO with ONNX Runtime in fp32. The exit code is 1 if a difference exceeds
-a threshold.
+objects, `verify words` instances of words, and `verify video-words` objects that words find in a video. They export the
+weights anew, unless --exported names a repository. `verify openvino` compares an encoder on OpenVINO with ONNX Runtime
+in fp32. The exit code is 1 if a difference exceeds a threshold.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _SUFFIXES = {"-video": "video", "-everything": "everything", "-concepts": "words"}
 """Suffixes of families in the first spelling of the command, for example `verify sam2-video`."""
 
+_OF_VIDEOS = ("video", "video-words")
+"""The comparisons of videos, which have no option --name."""
+
 
 def add_arguments(parser: Parser) -> None:
     """Add a subcommand for each comparison."""
@@ -65,6 +68,10 @@ def add_arguments(parser: Parser) -> None:
     _add_image(words)
     _add_exported(words)
 
+    followed = [name for name in concepts if name in tracking_families()]
+    video_words = add("video-words", "objects that words find in a drawn clip", followed, ("fp32",))
+    video_words.add_argument("--frames", type=int, default=12, metavar="N", help="frames of the clip (default: 12)")
+
     openvino = add("openvino", "an encoder on OpenVINO with ONNX Runtime in fp32", tuple(FAMILIES), OPENVINO_PRECISIONS)
     openvino.set_defaults(precision="bf16")
     _add_image(openvino)
@@ -78,7 +85,7 @@ def with_comparison(arguments: Sequence[str]) -> list[str]:
     `verify sam2 --accelerator openvino`.
     """
     given = [part for word in arguments for part in (word.split("=") if word == "--accelerator=openvino" else [word])]
-    comparisons = ("image", "openvino", *_SUFFIXES.values())
+    comparisons = ("image", "video-words", "openvino", *_SUFFIXES.values())
     if not given or given[0] in (*comparisons, "-h", "--help"):
         return given
     is_option = given[0].startswith("-")
@@ -127,7 +134,7 @@ def _add_comparison(
         server.add_argument("--url", help="also compare the models of this server; they must have the same weights")
         server.add_argument("--local", action="store_true", help="also serve the export by a local Triton and compare")
         _options.add_access(parser)
-    if name != "video":
+    if name not in _OF_VIDEOS:
         _options.add_name(parser, "variant in --exported or at --url (default: the family's name)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     _options.add_quiet(parser)
@@ -263,7 +270,7 @@ def _runners(
 ) -> Iterator[tuple[str, Callable[[], Client]]]:
     """Yield functions that open a client in this process or of a server, by name."""
     yield "onnxruntime", partial(comparison.in_process, files)
-    variant = {} if args.comparison == "video" else {"model_name": args.name}
+    variant = {} if args.comparison in _OF_VIDEOS else {"model_name": args.name}
     if args.url is not None:
         yield "served", partial(comparison.client, args.url, **variant, **_options.access(args))
     elif args.local:

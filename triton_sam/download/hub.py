@@ -18,6 +18,7 @@ from ..errors import ConfigurationError, DownloadError
 from ..families import Family
 from ..families.tables import HubFiles
 from ..repository.config import CONFIG_NAME, check_name, config_for
+from ..repository.folder import read_model
 from ..repository.install import install, newer_version_warning, write_flushed
 from .fetch import fetch
 
@@ -120,11 +121,15 @@ def download_onnx(
 
     Returns:
         Path of each graph in the model repository, by role.
+
+    Raises:
+        ConfigurationError: other models of the variant need an output that the published encoder lacks.
     """
     files = _files(family)
     if precision not in files.precisions:
         raise ConfigurationError(f"unknown precision {precision!r}: choose one of {', '.join(files.precisions)}")
     variant = check_name(family.name if name is None else name)
+    _check_words(family, repository, variant)
     graphs: dict[str, Path] = {}
     moves: list[tuple[Path, Path]] = []
     part_folders: list[Path] = []
@@ -140,6 +145,19 @@ def download_onnx(
     if warning := newer_version_warning([graph.parent.parent for graph in graphs.values()], _VERSION):
         Progress(variant, hub.progress).line(warning)
     return graphs
+
+
+def _check_words(family: Family, repository: Path, variant: str) -> None:
+    """Check that no model for words takes an output of the encoder that only our exports have."""
+    further = {tensor.name for tensor in family.encoder.further_outputs}
+    for role in family.concepts:
+        folder = repository / family.model_name(role, variant)
+        if further & {tensor.name for tensor in read_model(folder).config.input}:
+            raise ConfigurationError(
+                f"the published encoder lacks {', '.join(further)}, which {folder} needs: run "
+                f"`triton-sam setup {family.name} --concepts`, give the published models another --name, or remove "
+                f"{folder}"
+            )
 
 
 def _fetch_model(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from .onnx_tools import Later
-    from .reference import ConceptReference, GenerateMasks, Reference, VideoReference
+    from .reference import ConceptReference, Frames, GenerateMasks, Reference, VideoReference, VideoWordsReference
 
 
 class Exporter(ABC):
@@ -169,6 +169,13 @@ class Exporter(ABC):
     def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:  # noqa: ARG002
         """Return the official video predictor around a model from load(), with a video."""
         raise ConfigurationError(f"{self.name} has no official video predictor to compare with")
+
+    def video_words_reference(self, model: Any, frames: Frames, settings: Settings) -> VideoWordsReference:  # noqa: ARG002
+        """Return the official model of words in videos around a model from load(), with a video.
+
+        It needs the parts from add_video() and add_concepts().
+        """
+        raise ConfigurationError(f"{self.name} has no official model of words in videos to compare with")
 
     def everything_reference(self, model: Any) -> GenerateMasks:  # noqa: ARG002
         """Return the official mask generator around a model from load()."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from .._common.progress import quiet
+from ..concepts.video_rules import VideoRules
 from ..families import get_family
 from ..families.base import Family, FloatArray
 
@@ -120,6 +121,33 @@ class ConceptReference(Protocol):
         Args:
             boxes: example boxes (N,4), x1,y1,x2,y2 in pixels of the image.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class FollowedObject:
+    """One object that words found, in one frame of a video.
+
+    Args:
+        text_index: index of the matching text.
+        logits: (h,w), from the tracker, or from the detector in the first frame of the object.
+        mask: bool (H,W) in the size of the frame, without the pixels that a better object of its text has.
+    """
+
+    text_index: int
+    logits: FloatArray
+    mask: BoolArray
+
+
+class VideoWordsReference(Protocol):
+    """The official model that finds words in the frames of one video, and follows their objects."""
+
+    def scores(self, texts: Sequence[str]) -> list[FloatArray]:
+        """Return the detector's scores (Q,), 0..1, of each text in the first frame."""
+        ...
+
+    def follow(self, texts: Sequence[str], rules: VideoRules) -> Iterator[tuple[int, Mapping[int, FollowedObject]]]:
+        """Yield each frame with its visible objects, by object id from 1."""
         ...
 
 

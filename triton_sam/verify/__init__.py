@@ -1,7 +1,7 @@
 """Compare served models with the official predictors: same weights, same image, same prompts.
 
-`compare` is for images, `video` for videos, `everything` for mask generators, `concepts` for concepts, and
-`accelerated` compares OpenVINO with FP32.
+`compare` is for images, `video` for videos, `everything` for mask generators, `concepts` for words, `video_words` for
+words in videos, and `accelerated` compares OpenVINO with FP32.
 """
 
 from ..export.reference import Answer, Prompt, Reference

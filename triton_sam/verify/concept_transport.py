@@ -23,6 +23,20 @@ from ..wire.pair import ModelPair
 _CACHE_BYTES = 1 << 30
 
 
+def concepts_of(family: Family, files: Mapping[str, Path]) -> Concepts:
+    """Return the settings of searches with models in this process.
+
+    Args:
+        files: ONNX files by role; the tokenizer is beside the text encoder.
+
+    Raises:
+        MissingDependencyError: tokenizers is not installed.
+    """
+    length = family.concepts[TEXT_ENCODER].inputs[0].shape[1]
+    tokenizer = Tokenizer(files[TEXT_ENCODER].with_name(TOKENIZER_NAME), int(length))
+    return Concepts(1, lambda: "concepts", tokenizer.tokens)
+
+
 class ConceptTransport:
     """A BaseTransport with a session model in this process, and no other model.
 
@@ -38,12 +52,9 @@ class ConceptTransport:
     def __init__(self, family: Family, files: Mapping[str, Path]) -> None:
         self._family = family
         self._models = OnnxTransport(files)
-        length = family.concepts[TEXT_ENCODER].inputs[0].shape[1]
-        tokenizer = Tokenizer(files[TEXT_ENCODER].with_name(TOKENIZER_NAME), int(length))
-        concepts = Concepts(1, lambda: "concepts", tokenizer.tokens)
         pair = ModelPair(family)
         self._name = pair.session_model
-        self._session = SessionModel(pair, self._run, 1, _CACHE_BYTES, "this process", concepts)
+        self._session = SessionModel(pair, self._run, 1, _CACHE_BYTES, "this process", concepts_of(family, files))
         self.counts: dict[str, float] = {}
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:

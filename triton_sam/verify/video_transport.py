@@ -13,6 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..families.base import Family
+from ..sessions.concepts import Concepts
 from ..sessions.video.model import VideoModel, VideoModelSettings
 from ..sessions.video.models import TrackingModels
 from ..transport.base import BaseTransport, Tensors
@@ -25,12 +26,13 @@ class VideoTransport:
     Args:
         family: the family at the size of its encoder's image.
         transport: the transport to its default models.
+        concepts: the settings of searches for words; None without models for them.
 
     Raises:
         ConfigurationError: the family has no models for videos.
     """
 
-    def __init__(self, family: Family, transport: BaseTransport) -> None:
+    def __init__(self, family: Family, transport: BaseTransport, concepts: Concepts | None = None) -> None:
         self._transport = transport
         self._names = {role: family.model_name(role) for role in family.every_model}
         self._name = video.video_model(family)
@@ -42,6 +44,7 @@ class VideoTransport:
             "this process",
             VideoModelSettings(),
             self._threads,
+            concepts,
         )
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from support.in_process import write_one_pass
 from support.tiny_models import signature
 
 pytestmark = pytest.mark.export
@@ -252,6 +253,18 @@ def test_no_network_and_an_unknown_precision(tmp_path):
         with pytest.raises(DownloadError, match=r"cannot reach .*HTTPS_PROXY") as caught:
             call(Hub(closed.url, progress=False))
         assert "\n" not in str(caught.value)
+
+
+def test_published_files_do_not_replace_the_encoder_of_words(fake, tmp_path, capsys):
+    mirror, repository = ["--mirror", fake.url, "-q"], ["--model-repository", write_one_pass(tmp_path)]
+    before = snapshot(tmp_path)
+    assert main(["setup", "sam3", "--precision", "fp32", *mirror, *repository]) == 1
+    told = capsys.readouterr().err.strip()
+    assert "`triton-sam setup sam3 --concepts`, give the published models another --name, or remove" in told
+    assert "\n" not in told
+    assert (fetched(fake), snapshot(tmp_path)) == ([], before)
+    assert main(["setup", "sam3", "--name", "sam3_clicks", *mirror, *repository]) == 0
+    assert before < snapshot(tmp_path)
 
 
 def test_command(fake, tmp_path, capsys):

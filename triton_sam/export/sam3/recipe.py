@@ -14,7 +14,7 @@ from ...families.concepts import CONCEPT_ENCODER, DETECTOR, MASK_HEAD, TEXT_ENCO
 from ...families.sam3 import SAM3, TRACKING
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
-from ..reference import Frames, VideoReference
+from ..reference import Frames, VideoReference, VideoWordsReference
 from ..settings import Settings
 from .checkpoints import NO_MEMORY_PLACEMENTS, checkpoint_folder, config_name, metadata_of, placement
 from .concept_reference import Sam3ConceptReference
@@ -35,7 +35,7 @@ try:
     from ..weights import randomise, seeded
     from .concept_graphs import ConceptEncoder, Detector, MaskHead, TextEncoder
     from .graphs import EncoderWithStates, Sam3Decoder
-    from .tokenizer import tokenizer_text
+    from .tokenizer import open_tokenizer, tokenizer_text
 except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error, "export,local") from error
 
@@ -120,6 +120,8 @@ class Sam3Exporter(Exporter):
                 # Logits reach the 0.5 of a prompt's pixels. Objects with empty prompts would have equal masks.
                 for parameter in detector.mask_decoder.mask_embedder.layers[-1].parameters():
                     parameter.data *= 128
+                for tracker in (model, model.video):
+                    sharpen(tracker.mask_decoder)
         # The checkpoint has only one set of backbone weights, so sharing them saves memory without changing results.
         detector.vision_encoder.backbone = model.vision_encoder.backbone
         model.concepts = detector.eval().requires_grad_(False)
@@ -181,6 +183,12 @@ class Sam3Exporter(Exporter):
 
         return TransformersVideoReference(self.family, model.video, Sam3TrackerVideoInferenceSession, frames)
 
+    def video_words_reference(self, model: Any, frames: Frames, settings: Settings) -> VideoWordsReference:
+        from .video_words_reference import Sam3VideoWordsReference, video_model_of
+
+        whole = video_model_of(model.video, model.concepts, model.vision_encoder.neck)
+        return Sam3VideoWordsReference(whole, frames, open_tokenizer(settings.checkpoint))
+
 
 def randomise_memory(video: Any, seed: int) -> None:
     """Give the memory random weights. Most keep the size of a signal, so that masks depend on the memory."""
@@ -190,6 +198,14 @@ def randomise_memory(video: Any, seed: int) -> None:
         if name.startswith("memory_") and isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)):
             weight = module.weight.data
             weight.normal_(generator=generator).mul_(weight[0].numel() ** -0.5)
+
+
+def sharpen(decoder: Any) -> None:
+    """Make the objects of a tracker's random mask decoder visible, with logits above rounding errors."""
+    decoder.pred_obj_score_head.proj_out.bias.data += 10
+    for head in decoder.output_hypernetworks_mlps:
+        for parameter in head.proj_out.parameters():
+            parameter.data *= 300
 
 
 def _text_encoder(settings: Settings) -> str:

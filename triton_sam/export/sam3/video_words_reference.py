@@ -12,8 +12,9 @@ from transformers.models.sam3_video.modeling_sam3_video import Sam3VideoInferenc
 from transformers.models.sam3_video.processing_sam3_video import Sam3VideoProcessor
 
 from ...concepts.video_rules import VideoRules
+from ...families.base import FloatArray
 from ...families.sam3 import SAM3
-from ..reference import BoolArray, Frames
+from ..reference import FollowedObject, Frames
 from ..sam2.video_reference import frame_tensors, with_meta_rules
 
 
@@ -23,7 +24,25 @@ class MetaVideoModel(Sam3VideoModel):  # type: ignore[no-untyped-call]
     - New objects leave the memories of the others in their frame alone; transformers encodes them again.
     - The prompt of a new object has no soft edge.
     - Masks are enlarged for the memory in two steps, as tracked ones are.
+    - Objects are removed at the end of a frame. transformers removes them before it names the masks of the frame, and
+      thus gives masks to wrong ids.
     """
+
+    def _det_track_one_frame(
+        self, inference_session: Any, frame_idx: int, reverse: bool, streaming: bool = False
+    ) -> Any:
+        self._removed: set[int] = set()
+        found = super()._det_track_one_frame(inference_session, frame_idx, reverse, streaming)
+        for object_id in self._removed:
+            inference_session.remove_object(object_id)
+        return found
+
+    def run_tracker_update_execution_phase(
+        self, inference_session: Any, frame_idx: int, det_out: Any, tracker_update_plan: Any, reverse: bool = False
+    ) -> None:
+        self._removed = tracker_update_plan["obj_ids_newly_removed"]
+        plan = {**tracker_update_plan, "obj_ids_newly_removed": set()}
+        super().run_tracker_update_execution_phase(inference_session, frame_idx, det_out, plan, reverse)
 
     def _tracker_add_new_objects(
         self, inference_session: Any, frame_idx: int, new_obj_ids: list[int], new_obj_masks: Any, reverse: bool = False
@@ -74,12 +93,29 @@ class Sam3VideoWordsReference:
         self._pixels = frame_tensors(frames, model.tracker_model.image_size, SAM3.pixel_mean, SAM3.pixel_std)
         self._height, self._width = frames[0].shape[:2]
 
-    def follow(self, texts: Sequence[str], rules: VideoRules) -> Iterator[tuple[int, Mapping[int, BoolArray]]]:
-        """Yield each frame with the masks (H,W) of its objects, by object id from 1."""
+    def scores(self, texts: Sequence[str]) -> list[FloatArray]:
+        """Return the detector's scores (Q,), 0..1, of each text in the first frame."""
+        session = self._start(texts, VideoRules(score_threshold_detection=0, det_nms_thresh=0))
+        with torch.inference_mode():
+            features = self._model.detector_model.get_vision_features(pixel_values=self._pixels[:1])
+            found = self._model.run_detection(session, features)
+        return [each["scores"].numpy() for each in found.values()]
+
+    def follow(self, texts: Sequence[str], rules: VideoRules) -> Iterator[tuple[int, Mapping[int, FollowedObject]]]:
+        """Yield each frame with its visible objects, by object id from 1."""
         self.session = session = self._start(texts, rules)
         for output in self._model.propagate_in_video_iterator(session):
             shown = self._processor.postprocess_outputs(session, output)
-            yield output.frame_idx, dict(zip(shown["object_ids"].tolist(), shown["masks"].numpy(), strict=True))
+            ids = shown["object_ids"].tolist()
+            yield (
+                output.frame_idx,
+                {
+                    object_id: FollowedObject(
+                        session.obj_id_to_prompt_id[object_id], output.obj_id_to_mask[object_id][0].numpy(), mask
+                    )
+                    for object_id, mask in zip(ids, shown["masks"].numpy(), strict=True)
+                },
+            )
 
     def _start(self, texts: Sequence[str], rules: VideoRules) -> Any:
         for name, value in vars(rules).items():

@@ -22,10 +22,10 @@ from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
 TEXTS = ("bus", "traffic light")
 RULES = VideoRules(
     hotstart_delay=4,
-    hotstart_unmatch_thresh=4,
+    hotstart_unmatch_thresh=3,
     hotstart_dup_thresh=2,
-    assoc_iou_thresh=0.05,
-    trk_assoc_iou_thresh=0.05,
+    assoc_iou_thresh=0.02,
+    trk_assoc_iou_thresh=0.02,
     recondition_every_nth_frame=3,
     high_iou_thresh=0.05,
     high_conf_thresh=0.6,
@@ -76,16 +76,17 @@ def test_two_texts(frames: int, objects: int, least: float) -> None:
     with client_of(model) as client, client.open(clip(frames)) as video:
         found = dict(track_words(finder, video, TEXTS, rules=rules))
     assert list(found) == list(expected) == list(range(frames))
-    confused = official.confused()
-    assert len(confused) < frames / 4
-    for frame in expected.keys() - confused:
-        assert list(found[frame]) == list(expected[frame]), frame
-        for object_id, mask in expected[frame].items():
+    assert official.session.removed_obj_ids
+    overlaps = []
+    for frame, objects_there in expected.items():
+        assert list(found[frame]) == list(objects_there), frame
+        for object_id, theirs in objects_there.items():
             ours = found[frame][object_id].mask
+            overlaps.append(intersection_over_union(ours, theirs.mask))
             # With another number of threads, one or two logits at 0 have the other sign.
-            is_equal = intersection_over_union(ours, mask) > least or (ours != mask).sum() <= 3
-            assert is_equal, (frame, object_id)
-    areas = [mask.mean() for masks in expected.values() for mask in masks.values()]
+            assert overlaps[-1] > least or (ours != theirs.mask).sum() <= 3, (frame, object_id)
+    print(f"{frames} frames: {len(overlaps)} masks, smallest IoU {min(overlaps):.6f}")
+    areas = [each.mask.mean() for objects_there in expected.values() for each in objects_there.values()]
     assert len(areas) > 3 * frames
     assert 0.05 < np.mean(areas) < 0.9
     assert official.confirmed()

@@ -1,0 +1,166 @@
+"""Compare words in videos with the official model: same weights, same frames, same texts and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..client.sync import SamTritonClient
+from ..client.video.sync import SAM2VideoClient
+from ..client.video.word_tracking import track_words
+from ..concepts.video_rules import VideoRules
+from ..export.reference import FollowedObject, Frames, VideoWordsReference
+from ..families.base import FloatArray
+from ..masks.boxes import intersection_over_union
+from ..masks.resize import resize_logits
+from ..masks.segment import VideoSegment
+
+Clients = tuple[SamTritonClient, SAM2VideoClient]
+"""A finder and a tracker of the same models."""
+TEXTS = ("post", "disc")
+_INSTANCES, _OBJECTS = 3, 6
+"""Maximum numbers of instances in the first frame, of the text with the lower scores, and of objects at a time."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the official model found: the objects of each frame by object id, and the rules that it followed."""
+
+    frames: Sequence[Mapping[int, FollowedObject]]
+    rules: VideoRules
+
+
+@dataclass(frozen=True)
+class VideoWordsRow:
+    """The objects of all texts in a video, from one runner and from the official model.
+
+    A mask is compared before and after pixels are taken away that a better object of its text has. What remains of a
+    mask may be a sliver, so its IoU would say little: a pixel of a remainder may differ only where a whole mask does.
+
+    Args:
+        objects: number of objects that are visible in any frame.
+        texts: number of texts with such an object.
+        masks: number of compared masks, one for each object and frame.
+        wrong: number of frames whose objects, or the texts of objects, differ.
+        logit_diff: largest absolute difference of the low-resolution logits, both clamped to +-32.
+        iou: IoU of the whole masks in the size of the frames, the smallest of all objects and frames, 0..1.
+        pixels: pixels that differ in a whole mask, the most of all objects and frames.
+        remainders: pixels that differ in the remainders of a frame although its whole masks agree there, in total.
+    """
+
+    runner: str
+    frames: int
+    objects: int
+    texts: int
+    masks: int
+    wrong: int
+    logit_diff: float
+    iou: float
+    pixels: int
+    remainders: int
+
+    HEAD: ClassVar[tuple[str, ...]] = (
+        "runner",
+        "frames",
+        "objects",
+        "texts",
+        "masks",
+        "wrong frames",
+        "max |logit diff|",
+        "whole mask IoU",
+        "pixels",
+        "in remainders",
+    )
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the texts of a table's columns."""
+        counts = map(str, (self.frames, self.objects, self.texts, self.masks, self.wrong))
+        numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", str(self.pixels), str(self.remainders)
+        return (self.runner, *counts, *numbers)
+
+    def passes(self, threshold: float) -> bool:
+        """Return whether there are objects, all are the same, and their masks meet the threshold.
+
+        NaN never does. One pixel of a whole mask may differ, because rounding decides it.
+        """
+        if not self.masks or self.wrong or self.remainders or np.isnan(self.logit_diff):
+            return False
+        return self.iou >= threshold or self.pixels <= 1
+
+
+def threshold(frames: int) -> float:
+    """Return the smallest allowed IoU. Differences grow along a video, because each frame depends on earlier ones."""
+    return 0.9999 if frames <= 12 else 0.999
+
+
+def official_answer(reference: VideoWordsReference) -> Answer:
+    """Follow the objects of all texts with the official model.
+
+    The threshold of scores is in the widest gap between the best scores of the first frame, so that each text has an
+    instance with any weights, and rounding does not matter. Doubles stay, because the official model drops them only
+    with a CUDA kernel.
+    """
+    best = [np.sort(scores)[: -_INSTANCES - 2 : -1] for scores in reference.scores(TEXTS)]
+    weakest = min(best, key=lambda scores: float(scores[0]))
+    place = int(np.argmax(weakest[:-1] - weakest[1:]))
+    least = float(weakest[place : place + 2].mean())
+    rules = VideoRules(
+        score_threshold_detection=least,
+        new_det_thresh=least,
+        high_conf_thresh=least,
+        det_nms_thresh=0,
+        assoc_iou_thresh=0.05,
+        trk_assoc_iou_thresh=0.05,
+        high_iou_thresh=0.05,
+        hotstart_delay=4,
+        hotstart_unmatch_thresh=3,
+        hotstart_dup_thresh=3,
+        recondition_every_nth_frame=3,
+        max_num_objects=_OBJECTS,
+    )
+    return Answer([objects for _, objects in reference.follow(TEXTS, rules)], rules)
+
+
+def verify_video_words(official: Answer, runner: str, clients: Clients, frames: Frames) -> VideoWordsRow:
+    """Compare the clients of a server, or of models in this process, with the official model."""
+    finder, tracker = clients
+    with tracker.open(frames) as video:
+        found = [segments for _, segments in track_words(finder, video, TEXTS, rules=official.rules)]
+    height, width = frames[0].shape[:2]
+    wrong, differences, ious, pixels, remainders = 0, [0.0], [1.0], [0], 0
+    for ours, theirs in zip(found, official.frames, strict=True):
+        labels = [(object_id, segment.label) for object_id, segment in ours.items()]
+        if labels != [(object_id, TEXTS[known.text_index]) for object_id, known in theirs.items()]:
+            wrong += 1
+            continue
+        unequal = np.zeros((height, width), bool)
+        for object_id, segment in ours.items():
+            pair = _logits(segment), theirs[object_id].logits
+            differences.append(float(np.abs(np.subtract(*(np.clip(each, -32, 32) for each in pair))).max()))
+            whole, official_whole = (resize_logits(each, (width, height)) > 0 for each in pair)
+            ious.append(intersection_over_union(whole, official_whole))
+            pixels.append(int(np.count_nonzero(whole != official_whole)))
+            unequal |= whole != official_whole
+        for object_id, segment in ours.items():
+            remainders += int(np.count_nonzero((segment.mask != theirs[object_id].mask) & ~unequal))
+    texts = {object_id: known.text_index for objects in official.frames for object_id, known in objects.items()}
+    return VideoWordsRow(
+        runner,
+        len(found),
+        len(texts),
+        len(set(texts.values())),
+        len(ious) - 1,
+        wrong,
+        max(differences),
+        min(ious),
+        max(pixels),
+        remainders,
+    )
+
+
+def _logits(segment: VideoSegment) -> FloatArray:
+    assert segment.logits is not None  # noqa: S101 - for the type checker: track_words() returns them
+    return segment.logits

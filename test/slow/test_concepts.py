@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.export]
 pytest.importorskip("torch")
 
 from PIL import Image  # noqa: E402
-from support.conditions import settled  # noqa: E402
+from support.conditions import eventually, settled, wait_until  # noqa: E402
 from support.family_exports import sam3_concepts, sam3_video_words  # noqa: E402
 from support.processes import kill_model  # noqa: E402
 from support.two_workers import return_free_memory  # noqa: E402
@@ -262,19 +263,28 @@ def test_words_tracker_and_clicks_take_one_pass_of_the_backbone_per_frame(video_
 
 
 @pytest.mark.nightly
-def test_killing_a_process_in_the_middle_changes_no_mask(server):
+@pytest.mark.parametrize(
+    ("servers", "family", "killed"), [("server", "sam2", "sam3"), ("video_server", "sam3", "sam3_video")]
+)
+def test_killing_a_process_in_the_middle_changes_no_mask(request, servers, family, killed):
     """Triton starts again, without the session of the video and without the image of the search."""
-    clip = moving(4)
-    followed, restarts = [], server.restarts
+    running, clip, followed = request.getfixturevalue(servers), moving(4), []
     with (
-        SAM2TritonClient(server.grpc_url, "sam3", timeout=200, retries=5) as finder,
-        SAM2VideoClient(server.grpc_url, timeout=200, retries=5) as tracker,
+        SAM2TritonClient(running.grpc_url, "sam3", timeout=300, retries=5) as finder,
+        SAM2VideoClient(running.grpc_url, model_type=family, timeout=300, retries=5) as tracker,
     ):
-        for kills in (False, True):
 
-            def after_frame(done: int, _: int | None, kills: bool = kills) -> None:
-                if kills and done == 2:
-                    kill_model(server.pid, "sam3")
+        def kill() -> None:
+            restarts, models = running.restarts, finder._transport.ready_models()
+            kill_model(running.pid, killed)
+            wait_until(lambda: running.restarts > restarts)
+            eventually(lambda: finder._transport.ready_models() == models, 600)
+
+        for act in (None, kill):
+
+            def after_frame(done: int, _: int | None, act: Callable[[], None] | None = act) -> None:
+                if act is not None and done == 2:
+                    act()
 
             with tracker.open(clip) as video:
                 tracked = track_words(finder, video, ["a", "b"], rules=WORD_RULES, limit=2, on_progress=after_frame)
@@ -285,7 +295,6 @@ def test_killing_a_process_in_the_middle_changes_no_mask(server):
                         for object_id, each in segments.items()
                     ]
                 )
-                assert video.restored or not kills
+                assert bool(video.restored) == (act is not None)
     assert len(followed[0]) > len(clip)
     assert followed[0] == followed[1]
-    assert server.restarts > restarts

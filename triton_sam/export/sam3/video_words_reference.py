@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -90,6 +91,7 @@ class Sam3VideoWordsReference:
     def __init__(self, model: Any, frames: Frames, tokenizer: Any) -> None:
         self._model, self._processor = model, Sam3VideoProcessor.__new__(Sam3VideoProcessor)
         self._processor.tokenizer = tokenizer
+        logging.getLogger(Sam3VideoModel.__module__).setLevel(logging.ERROR)  # it warns of max_num_objects, a rule
         self._pixels = frame_tensors(frames, model.tracker_model.image_size, SAM3.pixel_mean, SAM3.pixel_std)
         self._height, self._width = frames[0].shape[:2]
 

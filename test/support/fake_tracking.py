@@ -17,7 +17,7 @@ from triton_sam.families import get_family
 from triton_sam.families.tables import ENCODER
 from triton_sam.families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
-from triton_sam.sessions.video.models import Decoded, DecoderPrompt, stacked
+from triton_sam.sessions.video.models import TrackingModels
 from triton_sam.wire import video
 
 SIDE = 64
@@ -39,50 +39,70 @@ class FakeModels:
         self.remembered = []
         self.encodes = 0
 
-    def encode(self, pixels):
+    def run(self, role, held, arrays, outputs, is_kept):
+        """Run a model; see sessions.images.Run."""
+        compute = {
+            ENCODER: self.encode,
+            MEMORY_ATTENTION: self.attend,
+            TRACKING_DECODER: self.decode,
+            MEMORY_ENCODER: self.remember,
+            MASK_PROMPT: self.prompt_mask,
+        }
+        answer = compute[role]({**held, **arrays})
+        found = answer if isinstance(answer, dict) else {TABLE.models[role].output_names[0]: answer}
+        assert set(found) >= set(outputs), role
+        return found
+
+    def encode(self, given):
         self.encodes += 1
-        value = np.float32(pixels.mean())
+        value = np.float32(given["image"].mean())
         return {name: np.full(2, value, np.float32) for name in FAMILY.encoder.output_names}
 
-    def attend(self, frame, part):
-        return self.attend_to(frame, stacked(part, TABLE))
-
-    def attend_to(self, frame, inputs):
-        """Compute the memory attention, as a model does, from its inputs."""
-        self.attended.append(inputs)
-        pointers = inputs["object_pointers"]
-        total = (inputs["memories"].mean(axis=(2, 3, 4)) / (1 + inputs["memory_ages"])).sum(1)
+    def attend(self, given):
+        self.attended.append(given)
+        pointers = given["object_pointers"]
+        total = (given["memories"].mean(axis=(2, 3, 4)) / (1 + given["memory_ages"])).sum(1)
         if pointers.shape[1]:
-            total = total + (pointers[:, :, 0] / (1 + inputs["pointer_ages"])).sum(1)
-        return _value(frame) + np.float32(0.37) * total.astype(np.float32)
+            total = total + (pointers[:, :, 0] / (1 + given["pointer_ages"])).sum(1)
+        return _value(given) + np.float32(0.37) * total.astype(np.float32)
 
-    def decode(self, frame, conditioned, prompt):
-        self.decoded.append((conditioned is not None, prompt))
-        value = np.full(len(prompt.coords), _value(frame)) if conditioned is None else conditioned
-        value = value + 0.01 * (prompt.coords.sum((1, 2)) + prompt.labels.sum(1)) + prompt.multimask
-        if prompt.mask is not None:
-            value = value + prompt.mask.mean((1, 2, 3)) + prompt.mask_prompt
+    def decode(self, given):
+        coords, mask = given["point_coords"], given.get("mask_input")
+        self.decoded.append(given)
+        # All embeddings of a frame are equal. Conditioned embeddings have a value for each object.
+        embeddings = given["image_embeddings"]
+        is_plain = np.array_equal(embeddings, given["high_res_feats_0"])
+        value = np.full(len(coords), embeddings[0]) if is_plain else embeddings
+        value = value + 0.01 * (coords.sum((1, 2)) + given["point_labels"].sum(1)) + given["multimask"]
+        if mask is not None:
+            value = value + mask.mean((1, 2, 3)) + given["mask_prompt"]
         value = np.sin(value).astype(np.float32)
         low = FAMILY.mask_size
         ramp = np.linspace(-1, 1, low * low, dtype=np.float32).reshape(1, 1, low, low)
-        masks = value[:, None, None, None] + ramp
         pointers = value[:, None] * np.linspace(1, 2, TABLE.pointer_channels, dtype=np.float32)
-        return Decoded(masks, np.abs(value)[:, None], value[:, None], pointers.astype(np.float32))
+        return {
+            "masks": value[:, None, None, None] + ramp,
+            "iou_predictions": np.abs(value)[:, None],
+            "object_score_logits": value[:, None],
+            "object_pointers": pointers.astype(np.float32),
+        }
 
-    def remember(self, frame, masks, scores, is_prompted):
+    def remember(self, given):
+        masks, is_prompted = given["masks"], bool(given["is_prompted"][0])
         self.remembered.append((len(masks), is_prompted))
-        value = masks.mean((1, 2, 3)) + 0.5 * scores[:, 0] + 0.25 * is_prompted + _value(frame)
+        value = masks.mean((1, 2, 3)) + 0.5 * given["object_score_logits"][:, 0] + 0.25 * is_prompted + _value(given)
         shape = TABLE.memory_shape
         ramp = np.linspace(0.5, 1.5, int(np.prod(shape)), dtype=np.float32).reshape(1, *shape)
         return (value.reshape(-1, *[1] * len(shape)) * ramp).astype(np.float32)
 
-    def prompt_mask(self, mask):
+    def prompt_mask(self, given):
+        mask = given["mask"]
         small = mask.reshape(len(mask), 1, SIDE // 4, 4, SIDE // 4, 4).mean((3, 5)).astype(np.float32)
-        return small, small * 20 - 10
+        return {"mask_input": small, "masks": small * 20 - 10}
 
 
-def _value(frame):
-    return next(iter(frame.values()))[0]
+def _value(given):
+    return given["image_embeddings"][0]
 
 
 NAMES = {role: f"sam2_{role}" for role in (ENCODER, *TABLE.models)}
@@ -92,36 +112,7 @@ NAMES = {role: f"sam2_{role}" for role in (ENCODER, *TABLE.models)}
 def computed_by(models):
     """Return a function that computes the models of a tracker by Triton's names, with the real tensors."""
     roles = {name: role for role, name in NAMES.items()}
-    compute = {
-        ENCODER: lambda given: models.encode(given["image"]),
-        MEMORY_ATTENTION: lambda given: models.attend_to(given, given),
-        MEMORY_ENCODER: lambda given: models.remember(
-            given, given["masks"], given["object_score_logits"], bool(given["is_prompted"][0])
-        ),
-        TRACKING_DECODER: lambda given: _decoded(models, given),
-        MASK_PROMPT: lambda given: dict(zip(("mask_input", "masks"), models.prompt_mask(given["mask"]), strict=True)),
-    }
-
-    def run(name, inputs, wanted):
-        answer = compute[roles[name]](inputs)
-        arrays = answer if isinstance(answer, dict) else {TABLE.models[roles[name]].output_names[0]: answer}
-        assert set(arrays) >= set(wanted), name
-        return arrays
-
-    return run
-
-
-def _decoded(models, given):
-    coarse = next(iter(FAMILY.encoder.output_names))
-    held = given[coarse]
-    words = bool(given["multimask"][0]), int(given["mask_prompt"][0]), given.get("mask_input")
-    prompt = DecoderPrompt(given["point_coords"], given["point_labels"], *words)
-    # In the fake models, all embeddings of a frame are equal. Conditioned embeddings have a value for each object.
-    conditioned = None if np.array_equal(held, given["high_res_feats_0"]) else held
-    frame = {coarse: held, **{name: given[name] for name in given if name.startswith("high_res")}}
-    decoded = models.decode(frame, conditioned, prompt)
-    values = decoded.masks, decoded.ious, decoded.scores, decoded.pointers
-    return dict(zip(("masks", "iou_predictions", "object_score_logits", "object_pointers"), values, strict=True))
+    return lambda name, inputs, wanted: models.run(roles[name], {}, inputs, wanted, False)
 
 
 def frame_file(number, size=SIZE):
@@ -156,7 +147,8 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.threads = ThreadPoolExecutor(4)
         settings = VideoModelSettings(**options)
-        self.model = VideoModel(FAMILY, self.models, frames * FRAME_BYTES, "weights", settings, self.threads)
+        models = TrackingModels(FAMILY, self.models.run, self.models.objects_at_a_time)
+        self.model = VideoModel(FAMILY, models, frames * FRAME_BYTES, "weights", settings, self.threads)
 
     def ask(self, operation, session=None, tensors=None, snapshot=False, output_format=None, **arguments):
         """Send one request; return the outputs, with the result parsed from JSON."""

@@ -47,7 +47,7 @@ class VideoServer(InProcess):
 
     @property
     def sessions(self) -> dict[str, Any]:
-        sessions: dict[str, Any] = self._model.sessions._sessions
+        sessions: dict[str, Any] = self._model.sessions.by_id
         return sessions
 
     def operations(self) -> list[str]:

@@ -57,7 +57,7 @@ class ByteLru(Generic[Key, Value]):
             The number of evicted values of other keys.
         """
         with self._lock:
-            self.remove(key)
+            self.nbytes -= self._entries.pop(key, (None, 0))[1]
             evicted = 0
             while self._entries and self.nbytes + nbytes > self.limit:
                 self.remove_oldest()

@@ -22,7 +22,7 @@ from .._common.lru import ByteLru
 from ..concepts.instances import choose, scores_of
 from ..concepts.query import Query
 from ..errors import PromptError
-from ..families.base import Family, FloatArray
+from ..families.base import Family, FloatArray, Size
 from ..families.concepts import (
     BACKBONE_STATES,
     CONCEPT_ENCODER,
@@ -173,7 +173,7 @@ class ConceptSearch:
         states = self._images.cache.get(_states_key(image_id)) if image is None else None
         if states is None:
             return image
-        return self._images.once(self._key(image_id), partial(self._finish, image_id, states, reply))
+        return self._images.once(self._key(image_id), partial(self._finish, states, reply), reply)
 
     def encode_for_clicks(self, content: bytes, reply: Reply) -> HeldImage:
         """Return the embeddings of an image file, from the cache or computed.
@@ -184,7 +184,7 @@ class ConceptSearch:
             return self._images.find(content, reply)
         image_id = self._images.image_id(content)
         image = self._images.get(image_id, reply)
-        return image or self._images.once(image_id, partial(self._encode_and_keep, image_id, content, reply))
+        return image or self._images.once(image_id, partial(self._encode_and_keep, image_id, content, reply), reply)
 
     def encode(self, content: bytes, reply: Reply) -> HeldImage:
         """Return the feature maps of an image file, from the cache or computed.
@@ -198,7 +198,7 @@ class ConceptSearch:
         if image is not None:
             return image
         key = self._key(image_id)
-        return self._images.once(key, partial(self._encode_and_put, key, image_id, content, reply))
+        return self._images.once(key, partial(self._encode_both, image_id, content, reply), reply)
 
     def drop(self, image_id: str) -> None:
         """Remove the feature maps of an image from the cache. Its embeddings stay."""
@@ -321,29 +321,30 @@ class ConceptSearch:
         """Return the feature maps for states of the backbone."""
         return self._run(CONCEPT_ENCODER, {BACKBONE_STATES: states}, {}, self._maps, True)
 
-    def _encode_and_keep(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+    def _encode_and_keep(self, image_id: str, content: bytes, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
+        """Return the embeddings of an image, and put the states of the backbone into the cache."""
         size, outputs = self._images.encode_file(content, self._encode_states, reply)
         states = _states_key(image_id)
         self._images.put(states, size, {BACKBONE_STATES: outputs[BACKBONE_STATES]}, reply)
         self._clicked.append(states)
         if len(self._clicked) > _CLICKED_IMAGES:
             self._images.cache.remove(self._clicked.popleft())
-        return self._images.put(image_id, size, self._family.embeddings(outputs), reply)
+        return size, self._family.embeddings(outputs)
 
-    def _finish(self, image_id: str, states: HeldImage, reply: Reply) -> HeldImage:
-        """Put the feature maps into the cache in place of the states of the backbone."""
+    def _finish(self, states: HeldImage, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
+        """Return the feature maps of an image, and remove the states of the backbone from the cache."""
         run = partial(self._continue, states.tensors[BACKBONE_STATES])
         with reply.timed("encode"):
             maps = self._images.with_room("encode", run, reply, states.nbytes)
         self._images.cache.remove(states.image_id)
-        return self._images.put(self._key(image_id), states.image_size, maps, reply)
+        return states.image_size, maps
 
-    def _encode_and_put(self, key: str, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+    def _encode_both(self, image_id: str, content: bytes, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
+        """Return the feature maps of an image, and put the embeddings into the cache."""
         size, outputs = self._images.encode_file(content, self._encode, reply)
-        image = self._images.put(key, size, {name: outputs[name] for name in self._maps}, reply)
         if self._images.cache.get(image_id) is None:
             self._images.put(image_id, size, self._family.embeddings(outputs), reply)
-        return image
+        return size, {name: outputs[name] for name in self._maps}
 
     def _key(self, image_id: str) -> str:
         """Return the key of feature maps in the cache."""

@@ -36,6 +36,7 @@ class HeldImage:
     Args:
         image_size: width and height of the original image, pixels.
         tensors: the decoder's inputs by name; numpy arrays, or Triton tensors that may be on a GPU.
+        nbytes: size in the cache; 0 for an image that is not cached.
     """
 
     image_id: str
@@ -53,13 +54,6 @@ Run = Callable[[str, Mapping[str, Any], Mapping[str, npt.NDArray[Any]], tuple[st
 outputs as tensors for later calls; otherwise they are arrays. It may raise NoRoomError."""
 Encode = Callable[[FloatArray], Mapping[str, Any]]
 """Runs an encoder on one image, and keeps its outputs; see Run."""
-
-
-def nbytes_of(tensors: Mapping[str, Any]) -> int:
-    """Return the size of arrays or Triton tensors, which are all float32 in the wire contract, in bytes."""
-    return sum(
-        each.nbytes if isinstance(each, np.ndarray) else 4 * math.prod(each.shape()) for each in tensors.values()
-    )
 
 
 class ImageStore:
@@ -106,13 +100,17 @@ class ImageStore:
     def find(self, content: bytes, reply: Reply) -> HeldImage:
         """Return the image of a file from the cache, or encode it."""
         image_id = self.image_id(content)
-        return self.get(image_id, reply) or self.once(image_id, partial(self._encode_and_put, image_id, content, reply))
+        encode = partial(self.encode_file, content, self._encode, reply)
+        return self.get(image_id, reply) or self.once(image_id, encode, reply)
 
-    def once(self, key: str, encode: Callable[[], HeldImage]) -> HeldImage:
-        """Return the image of a key that is not in the cache yet.
+    def once(self, key: str, encode: Callable[[], tuple[Size, Mapping[str, Any]]], reply: Reply) -> HeldImage:
+        """Encode the image of a key that is not in the cache yet, put it there, and return it.
 
         If another thread is already encoding it, or has just stored it, ``encode`` is not called. All threads that wait
         for the same key get the same image, or the same error.
+
+        Args:
+            encode: returns the size of the image, and the tensors to keep.
         """
         with self._lock:
             running = self._running.get(key)
@@ -120,7 +118,7 @@ class ImageStore:
         if running is not None:
             return running.result()
         try:
-            image = self.cache.get(key) or encode()
+            image = self.cache.get(key) or self.put(key, *encode(), reply)
         except BaseException as error:
             mine.set_exception(error)
             raise
@@ -145,7 +143,7 @@ class ImageStore:
             embeddings = self.with_room("encode", partial(self._encode, pixels), reply)
         reply.counts["encodes"] += 1
         reply.counts["encode_seconds"] += reply.seconds["encode"]
-        return HeldImage("", part.size, embeddings, nbytes_of(embeddings))
+        return HeldImage("", part.size, embeddings, 0)
 
     def gauges(self, reply: Reply | None = None) -> dict[str, float]:
         """Return the gauges of the cache by name; empty if the request of a reply did not change it."""
@@ -199,14 +197,13 @@ class ImageStore:
 
     def put(self, image_id: str, size: Size, tensors: Mapping[str, Any], reply: Reply) -> HeldImage:
         """Put an image into the cache, and return it. The least recently used images are evicted."""
-        image = HeldImage(image_id, size, tensors, nbytes_of(tensors))
+        nbytes = sum(  # all Triton tensors are float32 in the wire contract
+            each.nbytes if isinstance(each, np.ndarray) else 4 * math.prod(each.shape()) for each in tensors.values()
+        )
+        image = HeldImage(image_id, size, tensors, nbytes)
         if image.nbytes > self.cache.limit:
             raise ConfigurationError(
                 f"the embeddings of one image take {image.nbytes} bytes, but cache_bytes is {self.cache.limit}"
             )
         reply.counts["cache_evictions"] += self.cache.put(image.image_id, image, image.nbytes)
         return image
-
-    def _encode_and_put(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
-        size, outputs = self.encode_file(content, self._encode, reply)
-        return self.put(image_id, size, outputs, reply)

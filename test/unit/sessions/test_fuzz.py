@@ -317,14 +317,14 @@ def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(server)
             name = rng.choice([session.id] * 15 + ["", "unknown"])
             refusal = send(server, name, operation, arguments, inputs)
             counts[operation if operation in ARGUMENTS else "none", refusal] += 1
-            for each in server.model.sessions._sessions.values():
+            for each in server.model.sessions.by_id.values():
                 kept_bytes(each.tracker)
             step += name == session.id and not refusal and operation in WITH_STEP and arguments["step"] == step
         lone.click(0)
         assert lone.track(range(3)).keys() == {(0, 1), (1, 1), (2, 1)}
         for each in (lone.id, session.id):
             send(server, each, "close_session", {}, {})
-        assert len(server.model.sessions) == 0
+        assert len(server.model.sessions.by_id) == 0
     # Otherwise this test would prove little.
     answered = {operation for operation, refusal in counts if not refusal}
     assert answered == set(video.OPERATIONS) - {video.FIND}, counts  # SAM2 has no models for words

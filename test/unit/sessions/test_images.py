@@ -127,23 +127,23 @@ def test_a_flight_is_shared_also_when_it_fails(waiting):
         gate.wait(PATIENCE)
         if len(calls) == 1:
             raise ImageError("no")
-        return 7
+        return (7, 7), {}
 
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(store.once, "a", work) for _ in range(4)]
+        jobs = [pool.submit(store.once, "a", work, Reply()) for _ in range(4)]
         assert all(waiting.acquire(timeout=PATIENCE) for _ in range(3))
         gate.set()
         for job in jobs:
             with pytest.raises(ImageError):
                 job.result()
-    assert store.once("a", work) == 7
+    assert store.once("a", work, Reply()).image_size == (7, 7)
     assert len(calls) == 2
 
 
 def test_an_image_that_another_thread_has_just_stored_is_not_encoded_again():
     store = ImageStore(None, 10, None, "weights")
     stored = store.put("a", (1, 1), {"a": np.zeros(1, np.float32)}, Reply())
-    assert store.once("a", pytest.fail) is stored
+    assert store.once("a", pytest.fail, Reply()) is stored
 
 
 # The session model when memory runs out: it halves the objects, evicts few images, and keeps its limit

@@ -101,11 +101,11 @@ def test_no_place_and_no_session_of_a_video_model_is_lost():
                 answer = each.answer()
                 result = {} if answer.code else json.loads(answer.tensors["result"][0])
                 opened |= {result["session_id"]} if "session_id" in result else set()
-            opened = {each for each in opened if each in model._model.sessions._sessions}
+            opened = {each for each in opened if each in model._model.sessions.by_id}
         dice.share = 0
-        assert set(model._model.sessions._sessions) == opened  # each session is known to a client
+        assert set(model._model.sessions.by_id) == opened  # each session is known to a client
         assert opened
-        for each in model._model.sessions._sessions.values():
+        for each in model._model.sessions.by_id.values():
             wait_until(lambda each=each: not each.strand.is_busy)
         wait_until(lambda: {name: pool._free for name, pool in pools.items()} == before)
     assert min(dice.failures.values()) > 10, dice.failures

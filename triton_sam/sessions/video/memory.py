@@ -34,16 +34,6 @@ def memory_dtype(table: Tracking) -> np.dtype[Any]:
     return np.dtype(np.uint16 if table.bfloat16_memories else np.float32)
 
 
-def stored_memory(memory: FloatArray, table: Tracking) -> StoredMemory:
-    """Return memories in the dtype that a session keeps: rounded to the nearest, ties to even; NaN stays NaN."""
-    if not table.bfloat16_memories:
-        return memory
-    bits = np.ascontiguousarray(memory, np.float32).view(np.uint32)
-    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-    is_nan = np.isnan(memory)
-    return np.where(is_nan, np.uint16(0x7FC0), rounded) if is_nan.any() else rounded
-
-
 @dataclass(eq=False)
 class Output:
     """The output for one object in one frame.
@@ -52,7 +42,7 @@ class Output:
         score: logit, above 0 if the object is visible.
         iou: the predicted IoU of the mask, about 0..1.
         logits: float32 (1,s,s); None if the session has dropped them.
-        memory: in the shape of Tracking.memory_shape, from stored_memory(); None if it is not encoded yet, or dropped.
+        memory: in the shape of Tracking.memory_shape; None if it is not encoded yet, or dropped.
     """
 
     pointer: FloatArray

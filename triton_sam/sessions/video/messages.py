@@ -56,10 +56,33 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     video.FIND: ("frame_index", "query", "frame_indexes"),
 }
 """The keys of the arguments of each operation."""
-_NUMBERS = {"frame_index": (0, MAX_FRAME), "object_id": (-(1 << 63), (1 << 63) - 1), "step": (1, MAX_FRAME)}
-"""Integer arguments with their minimum and maximum. They are required by the operations that have them."""
+_NUMBERS = {
+    "frame_index": (0, MAX_FRAME),
+    "object_id": (-(1 << 63), (1 << 63) - 1),
+    "step": (1, MAX_FRAME),
+    "num_frames": (1, MAX_FRAME),
+}
+"""Arguments that are whole numbers, with their minimum and maximum."""
+_LIMITS = {
+    **_NUMBERS,
+    **dict.fromkeys(_IDS, _NUMBERS["object_id"]),
+    "frame_indexes": _NUMBERS["frame_index"],
+    "frame_size": (1, MAX_FRAME),
+}
+"""The minimum and maximum of a whole number, or of each number of a list."""
 _FLAGS = {"reverse": False, "first": False, "remember": True, "clear_old_points": True, video.WORDS: False}
 """Arguments that are true or false, with their defaults."""
+_REQUIRED = ("frame_index", "object_id", "step", "query")
+_KINDS: Mapping[str, tuple[type, str, type[InputError]]] = {
+    **{key: (int, f"a whole number from {least} to {most}", InputError) for key, (least, most) in _NUMBERS.items()},
+    **dict.fromkeys(_FLAGS, (bool, "true or false", InputError)),
+    **dict.fromkeys(_LISTS, (list, "a list", PromptError)),
+    **dict.fromkeys(_IDS, (list, "a list of object ids", InputError)),
+    "frame_indexes": (list, "a list of whole numbers from 0", InputError),
+    "frame_size": (list, "[width, height] in pixels", InputError),
+    "query": (dict, 'an object such as {"text": "dog"}', PromptError),
+}
+"""The type of each argument, its description, and the error for another value."""
 _TENSORS: Mapping[str, tuple[str, ...]] = {
     video.START_SESSION: (video.SNAPSHOT,),
     video.ADD_FRAMES: (video.FRAMES,),
@@ -133,14 +156,18 @@ def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool =
     mask = tensors.get(video.MASK)
     if mask is not None and (mask.dtype != np.bool_ or mask.ndim != 2 or mask.size == 0):
         raise PromptError(f"mask must be a bool array (height, width), not {mask.dtype} {mask.shape}")
-    frames: dict[int, bytes] = {}
-    if operation == video.ADD_FRAMES or video.FRAMES in tensors or "frame_indexes" in arguments:
-        frames = _frames(arguments.get("frame_indexes"), tensors.get(video.FRAMES))
+    contents = [bytes(frame) for frame in tensors[video.FRAMES].ravel()] if video.FRAMES in tensors else []
+    indexes = arguments.get("frame_indexes", [])
+    needs_frames = operation == video.ADD_FRAMES or video.FRAMES in tensors or "frame_indexes" in arguments
+    if (needs_frames and not contents) or len(contents) != len(indexes) or len(set(indexes)) != len(indexes):
+        raise InputError(f"frame_indexes must name each of the {len(contents)} frames once")
+    if len(contents) > MAX_FRAMES:
+        raise InputError(f"{len(contents)} frames: a request may have at most {MAX_FRAMES}")
     return VideoRequest(
         operation,
         session_id,
         arguments,
-        frames,
+        dict(zip(indexes, contents, strict=True)),
         mask,
         read_bytes(tensors, video.SNAPSHOT),
         read_format(tensors),
@@ -157,56 +184,28 @@ def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, 
     if not isinstance(given, dict):
         raise InputError(f"arguments must be a JSON object, not {json_kind(given)}")
     keys = ARGUMENTS[operation]
-    for key in given:
-        if key not in keys:
-            raise InputError(f"{operation} has no argument {_short(key)}: it has {', '.join(keys) or 'no arguments'}")
+    unknown = next((key for key in given if key not in keys), None)
+    if unknown is not None:
+        raise InputError(f"{operation} has no argument {_short(unknown)}: it has {', '.join(keys) or 'no arguments'}")
     if has_snapshot and given:
         raise InputError("a snapshot has all arguments of start_session: give it alone")
-    arguments = {key: value for key, value in given.items() if value is not None}
-    for key in keys:
-        if key in _FLAGS:
-            arguments.setdefault(key, _FLAGS[key])
-        _check_argument(key, arguments.get(key))
-    if operation == video.START_SESSION:
-        _check_video(arguments.get("num_frames", 1), arguments.get("frame_size", [1, 1]))
-    return arguments
-
-
-def _check_argument(key: str, value: Any) -> None:
-    if key in _NUMBERS:
-        least, most = _NUMBERS[key]
-        if type(value) is not int or not least <= value <= most:  # True is an int, but not a valid number
-            raise InputError(f"arguments: {key} must be a whole number from {least} to {most}, not {_short(value)}")
-    elif key in _FLAGS and not isinstance(value, bool):
-        raise InputError(f"arguments: {key} must be true or false, not {_short(value)}")
-    elif key == "query" and not isinstance(value, dict):
-        raise PromptError(f'arguments: query must be an object such as {{"text": "dog"}}, not {_short(value)}')
-    elif key in _LISTS and value is not None and not isinstance(value, list):
-        raise PromptError(f"arguments: {key} must be a list, not {_short(value)}")
-    elif key in _IDS and not (value is None or (isinstance(value, list) and all(type(each) is int for each in value))):
-        raise InputError(f"arguments: {key} must be a list of object ids, not {_short(value)}")
-
-
-def _check_video(num_frames: Any, size: Any) -> None:
-    if num_frames == 0:
+    if given.get("num_frames") == 0:
         raise VideoError("the video has no frames")
-    if type(num_frames) is not int or not 1 <= num_frames <= MAX_FRAME:
-        raise InputError(
-            f"arguments: num_frames must be a whole number from 1 to {MAX_FRAME}, not {_short(num_frames)}"
-        )
-    if not isinstance(size, list) or len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
-        raise InputError(f"arguments: frame_size must be [width, height] in pixels, not {_short(size)}")
-
-
-def _frames(indexes: Any, frames: npt.NDArray[Any] | None) -> dict[int, bytes]:
-    if not isinstance(indexes, list) or not all(type(index) is int and 0 <= index <= MAX_FRAME for index in indexes):
-        raise InputError(f"arguments: frame_indexes must be a list of whole numbers from 0, not {_short(indexes)}")
-    contents = [] if frames is None else [bytes(frame) for frame in frames.ravel()]
-    if not contents or len(contents) != len(indexes) or len(set(indexes)) != len(indexes):
-        raise InputError(f"frame_indexes must name each of the {len(contents)} frames once")
-    if len(contents) > MAX_FRAMES:
-        raise InputError(f"{len(contents)} frames: a request may have at most {MAX_FRAMES}")
-    return dict(zip(indexes, contents, strict=True))
+    arguments: dict[str, Any] = {key: _FLAGS[key] for key in keys if key in _FLAGS}
+    arguments |= {key: value for key, value in given.items() if value is not None}
+    for key in keys:
+        value: Any = arguments.get(key)
+        if value is None and key not in _REQUIRED:
+            continue
+        kind, description, refusal = _KINDS[key]
+        is_valid = type(value) is kind  # True is an int, but not a valid number
+        if is_valid and key in _LIMITS:
+            least, most = _LIMITS[key]
+            numbers = value if kind is list else [value]
+            is_valid = all(type(each) is int and least <= each <= most for each in numbers)
+        if not is_valid or (key == "frame_size" and len(value) != 2):
+            raise refusal(f"arguments: {key} must be {description}, not {_short(value)}")
+    return arguments
 
 
 def write_rows(rows: Sequence[Row], output_format: str, family: Family, size: Size) -> Tensors:

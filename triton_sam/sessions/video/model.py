@@ -79,17 +79,11 @@ class VideoModel:
             video.RESET_SESSION: self._reset,
         }
 
-    def read(
-        self, tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool = False
-    ) -> tuple[VideoRequest, VideoSession | None]:
-        """Read a request. Return it with its session, which is marked as used; None for start_session."""
-        request = read_request(tensors, wants_snapshot)
-        return request, None if request.operation == video.START_SESSION else self.sessions.find(request.session_id)
-
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool = False) -> Reply:
         """Read a request and answer it. Errors become part of the reply."""
         try:
-            request, session = self.read(tensors, wants_snapshot)
+            request = read_request(tensors, wants_snapshot)
+            session = self.sessions.find(request)
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
             return Reply().fail(error)
         return self.carry_out(request, session)
@@ -97,7 +91,7 @@ class VideoModel:
     def carry_out(
         self, request: VideoRequest, session: VideoSession | None, stopped: Callable[[], bool] = lambda: False
     ) -> Reply:
-        """Answer a request from read(). Errors become part of the reply, except TaskCancelledError.
+        """Answer a request of a session. Errors become part of the reply, except TaskCancelledError.
 
         Args:
             stopped: returns whether the answer to a search is no longer needed.
@@ -116,9 +110,10 @@ class VideoModel:
 
     def gauges(self, reply: Reply | None = None) -> dict[str, float]:
         """Return the gauges of the sessions by name, and those of the cache if the request of a reply changed it."""
+        sessions = list(self.sessions.by_id.values())  # other threads start and close sessions
         return {
-            "sessions": len(self.sessions),
-            "session_bytes": self.sessions.nbytes,
+            "sessions": len(sessions),
+            "session_bytes": sum(session.tracker.kept_bytes for session in sessions),
             **self.images.gauges(reply),
         }
 
@@ -187,10 +182,13 @@ class VideoModel:
             finally:
                 session.used = time.monotonic()
         step = request.arguments["step"]
-        answer = session.repeated(step, operation)
-        if answer is not None:
+        last_step, last_operation, answer = session.last
+        if (step, operation) == (last_step, last_operation):
             reply.counts["repeats"] += 1
             return answer
+        if step != last_step + 1:
+            after = f"step {last_step + 1} after {last_step} ({last_operation})"
+            raise InputError(f"step {step} ({operation}): the session expects {after}")
         frames = Frames(find, partial(self.images.with_room, reply=reply))
         try:
             rows = self._changes[operation](request, session, frames, reply)

@@ -12,39 +12,12 @@ import numpy.typing as npt
 from ...errors import ConfigurationError
 from ...families.base import Family, FloatArray
 from ...families.tables import ENCODER, MAX_PROMPTS
-from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER, Tracking
+from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from ..images import Run
-from .memory import Selected
+from .memory import Selected, StoredMemory
 
 Embeddings = Mapping[str, Any]
 """The encoder's outputs for one frame by name, in a form that the models accept, for example Triton tensors."""
-
-
-def stacked(part: Sequence[Selected], table: Tracking) -> dict[str, npt.NDArray[Any]]:
-    """Return what some objects attend to, as inputs of the memory attention.
-
-    ``memory_ages`` int64 (objects,memories) are the steps between the frame of each memory and the tracked frame, 1 to
-    6; 0 for a prompted frame.
-    """
-    count, pointers = len(part[0].memories), len(part[0].pointers)
-    dtype = np.dtype(np.uint32 if table.bfloat16_memories else np.float32)
-    memories = np.empty((len(part), count, *table.memory_shape), dtype)
-    ages = np.empty((len(part), count), np.int64)
-    vectors = np.empty((len(part), pointers, table.pointer_channels), np.float32)
-    vector_ages = np.empty((len(part), pointers), np.float32)
-    for row, selected in enumerate(part):
-        for column, (age, memory) in enumerate(selected.memories):
-            memories[row, column], ages[row, column] = memory, age
-        for column, (relative_age, pointer) in enumerate(selected.pointers):
-            vectors[row, column], vector_ages[row, column] = pointer, relative_age
-    if table.bfloat16_memories:  # they are the upper half of a float32
-        np.left_shift(memories, 16, out=memories)
-    return {
-        "memories": memories.view(np.float32),
-        "memory_ages": ages,
-        "object_pointers": vectors,
-        "pointer_ages": vector_ages,
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +77,32 @@ class TrackingModels:
         return self.run(ENCODER, {}, {self._image: pixels}, self._outputs[ENCODER], True)
 
     def attend(self, frame: Embeddings, part: Sequence[Selected]) -> Any:
-        """Run the memory attention: return the conditioned embeddings of the objects, for decode()."""
+        """Run the memory attention: return the conditioned embeddings of the objects, for decode().
+
+        ``memory_ages`` int64 (objects,memories) are the steps between the frame of each memory and the tracked frame, 1
+        to 6; 0 for a prompted frame.
+        """
+        table, count, pointers = self._table, len(part[0].memories), len(part[0].pointers)
+        dtype = np.dtype(np.uint32 if table.bfloat16_memories else np.float32)
+        memories = np.empty((len(part), count, *table.memory_shape), dtype)
+        ages = np.empty((len(part), count), np.int64)
+        vectors = np.empty((len(part), pointers, table.pointer_channels), np.float32)
+        vector_ages = np.empty((len(part), pointers), np.float32)
+        for row, selected in enumerate(part):
+            for column, (age, memory) in enumerate(selected.memories):
+                memories[row, column], ages[row, column] = memory, age
+            for column, (relative_age, pointer) in enumerate(selected.pointers):
+                vectors[row, column], vector_ages[row, column] = pointer, relative_age
+        if table.bfloat16_memories:  # they are the upper half of a float32
+            np.left_shift(memories, 16, out=memories)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "memories": memories.view(np.float32),
+            "memory_ages": ages,
+            "object_pointers": vectors,
+            "pointer_ages": vector_ages,
+        }
         held, outputs = {self._coarse: frame[self._coarse]}, self._outputs[MEMORY_ATTENTION]
-        (conditioned,) = self.run(MEMORY_ATTENTION, held, stacked(part, self._table), outputs, True).values()
+        (conditioned,) = self.run(MEMORY_ATTENTION, held, arrays, outputs, True).values()
         return conditioned
 
     def decode(self, frame: Embeddings, conditioned: Any | None, prompt: DecoderPrompt) -> Decoded:
@@ -126,14 +122,22 @@ class TrackingModels:
             answer["masks"], answer["iou_predictions"], answer["object_score_logits"], answer["object_pointers"]
         )
 
-    def remember(self, frame: Embeddings, masks: FloatArray, scores: FloatArray, is_prompted: bool) -> FloatArray:
-        """Run the memory encoder: return the memories (objects,*Tracking.memory_shape)."""
+    def remember(self, frame: Embeddings, masks: FloatArray, scores: FloatArray, is_prompted: bool) -> StoredMemory:
+        """Run the memory encoder: return the memories (objects,*Tracking.memory_shape) in the dtype of memory_dtype().
+
+        The bits of bfloat16 are rounded to the nearest, ties to even; NaN stays NaN.
+        """
         prompted = np.full(len(masks), is_prompted, np.float32)
         arrays: dict[str, npt.NDArray[Any]] = {"masks": masks, "object_score_logits": scores, "is_prompted": prompted}
         memory: FloatArray
         held, outputs = {self._coarse: frame[self._coarse]}, self._outputs[MEMORY_ENCODER]
         (memory,) = self.run(MEMORY_ENCODER, held, arrays, outputs, False).values()
-        return memory
+        if not self._table.bfloat16_memories:
+            return memory
+        bits = np.ascontiguousarray(memory, np.float32).view(np.uint32)
+        rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+        is_nan = np.isnan(memory)
+        return np.where(is_nan, np.uint16(0x7FC0), rounded) if is_nan.any() else rounded
 
     def prompt_mask(self, mask: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Run the mask_prompt model on (objects,1,S,S): return the decoder's mask input and logits (objects,1,s,s)."""

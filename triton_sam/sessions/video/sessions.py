@@ -8,10 +8,12 @@ import time
 from collections import OrderedDict
 from concurrent.futures import Executor
 
-from ...errors import InputError, ServerBusyError, UnknownSessionError, VideoError
+from ...errors import ServerBusyError, UnknownSessionError, VideoError
 from ...families.base import Size
+from ...wire import video
 from ..messages import Tensors
 from ..tasks import SerialQueue
+from .messages import VideoRequest
 from .tracker import Tracker
 
 KNOWN_FRAMES = 1024
@@ -61,17 +63,6 @@ class VideoSession:
             while len(self.image_ids) > KNOWN_FRAMES:
                 self.image_ids.popitem(last=False)
 
-    def repeated(self, step: int, operation: str) -> Tensors | None:
-        """Return the stored answer if the last step is repeated; None if this is the next step."""
-        last, last_operation, answer = self.last
-        if step == last + 1:
-            return None
-        if step != last or operation != last_operation:
-            raise InputError(
-                f"step {step} ({operation}): the session expects step {last + 1} after {last} ({last_operation})"
-            )
-        return answer
-
 
 class SessionTable:
     """All sessions of a model, from any number of threads."""
@@ -80,36 +71,30 @@ class SessionTable:
         self._limit = limit
         self._idle_seconds = idle_seconds
         self._executor = executor
-        self._sessions: dict[str, VideoSession] = {}
+        self.by_id: dict[str, VideoSession] = {}
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the outputs of all sessions in bytes, as of their last operations."""
-        with self._lock:
-            return sum(session.tracker.kept_bytes for session in self._sessions.values())
 
     def start(self, tracker: Tracker, frame_size: Size | None) -> VideoSession:
         """Add a session."""
         session = VideoSession(secrets.token_hex(16), tracker, frame_size, SerialQueue(self._executor))
         with self._lock:
-            if len(self._sessions) >= self._limit:
+            if len(self.by_id) >= self._limit:
                 raise ServerBusyError(
                     f"{self._limit} video sessions are open here, the limit of this server: close one, or wait until "
                     f"one has been idle for {self._idle_seconds:g} s"
                 )
-            self._sessions[session.session_id] = session
+            self.by_id[session.session_id] = session
         return session
 
-    def find(self, session_id: str) -> VideoSession:
-        """Return a session and mark it as used."""
+    def find(self, request: VideoRequest) -> VideoSession | None:
+        """Return the session of a request, and mark it as used; None for start_session."""
+        if request.operation == video.START_SESSION:
+            return None
         with self._lock:
-            session = self._sessions.get(session_id)
+            session = self.by_id.get(request.session_id)
             if session is None:
-                raise UnknownSessionError(f"unknown or expired video session {session_id[:64]!r}: start a session")
+                unknown = repr(request.session_id[:64])
+                raise UnknownSessionError(f"unknown or expired video session {unknown}: start a session")
             session.used = time.monotonic()
         return session
 
@@ -117,13 +102,13 @@ class SessionTable:
         """Remove a session after its running operation has ended."""
         session.is_closed = True
         with self._lock:
-            self._sessions.pop(session.session_id, None)
+            self.by_id.pop(session.session_id, None)
 
     def close_idle(self) -> int:
         """Close the sessions that were unused for the idle time; return their number."""
         earliest = time.monotonic() - self._idle_seconds
         with self._lock:
-            idle = [each for each in self._sessions.values() if each.used < earliest and not each.strand.is_busy]
+            idle = [each for each in self.by_id.values() if each.used < earliest and not each.strand.is_busy]
         for session in idle:
             self.close(session)
         return len(idle)

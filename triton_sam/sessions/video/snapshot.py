@@ -96,9 +96,7 @@ def _output(frame: int, output: Output, arrays: list[npt.NDArray[Any]]) -> list[
 
 def _kept(tracker: Tracker, memory: ObjectMemory) -> Iterator[tuple[int, Output]]:
     """Yield the outputs of tracked frames that later frames may attend to, reduced to the parts that they use."""
-    table = tracker.table
-    starts = [frame for each in tracker.objects.values() for frame in (*each.prompted, *each.new_prompted)]
-    start = min(starts, default=None)
+    table, start = tracker.table, tracker.first_prompted
     for frame, output in memory.tracked.items():
         near = [] if start is None else [abs(frame - start)]
         if tracker.position is not None:

@@ -28,14 +28,15 @@ from .memory import (
     Selected,
     check_room,
     drop_outputs,
-    stored_memory,
 )
-from .models import Decoded, DecoderPrompt, Embeddings, TrackingModels
+from .models import DecoderPrompt, Embeddings, TrackingModels
 
 Result = TypeVar("Result")
 
 LOGIT_LIMIT = 32.0
 """Logits of an earlier output are clamped to -32..32 before they refine it."""
+NO_POINT, NO_LABEL = np.zeros((1, 1, 2), np.float32), np.full((1, 1), -1, np.float32)
+"""The padding point of an object without points, see SAM2Base._forward_sam_heads."""
 PRESENT, ABSENT = 10.0, -10.0
 """Scores of an object whose prompt is a mask, see SAM2Base._use_mask_as_output."""
 
@@ -145,7 +146,7 @@ class Tracker:
 
         def compute() -> Output:
             low, logits = self._models.prompt_mask(pixels)
-            prompt = DecoderPrompt(*_no_points(1), False, -1 if is_empty else 1, low)
+            prompt = DecoderPrompt(NO_POINT, NO_LABEL, False, -1 if is_empty else 1, low)
             pointer = self._models.decode(embeddings, None, prompt).pointers[0]
             return Output(pointer, ABSENT if is_empty else PRESENT, 1.0, logits[0])
 
@@ -208,13 +209,17 @@ class Tracker:
                 groups[len(selected.memories), len(selected.pointers)].append((memory, selected))
         if groups:
             embeddings = frames.find(frame)
-            parts = [part for (count, _), group in groups.items() for part in self._parts(group, count)]
-            answers = [self._track_part(embeddings, [each for _, each in part], frames, remembers) for part in parts]
-            for part, outputs in zip(parts, answers, strict=True):
-                for (memory, _), output in zip(part, outputs, strict=True):
-                    replaced = memory.tracked.get(frame)
-                    self.kept_bytes += output.nbytes - (0 if replaced is None else replaced.nbytes)
-                    memory.tracked[frame] = output
+            tracked = [
+                (memory, output)
+                for group in groups.values()
+                for (memory, _), output in zip(
+                    group, self._track_group(embeddings, [each for _, each in group], frames, remembers), strict=True
+                )
+            ]
+            for memory, output in tracked:
+                replaced = memory.tracked.get(frame)
+                self.kept_bytes += output.nbytes - (0 if replaced is None else replaced.nbytes)
+                memory.tracked[frame] = output
         for memory in known.values():
             memory.frames.add(frame, reverse)
         self.position = frame, reverse
@@ -333,40 +338,49 @@ class Tracker:
         self.count()
         return self._rows(frame, is_new)
 
-    def _parts(self, group: Sequence[Result], memories: int = 1) -> list[Sequence[Result]]:
-        """Return the objects of each call, in which every object attends to a number of memories."""
-        size = min(self._models.objects_at_a_time, MAX_MEMORIES // max(1, memories))
+    def _parts(self, group: Sequence[Result]) -> list[Sequence[Result]]:
+        size = self._models.objects_at_a_time
         return [group[start : start + size] for start in range(0, len(group), size)]
 
     def _decode_prompt(self, embeddings: Embeddings, selected: Selected | None, prompt: DecoderPrompt) -> Output:
         conditioned = None if selected is None else self._models.attend(embeddings, [selected])
-        (output,) = _outputs(self._models.decode(embeddings, conditioned, prompt))
-        return output
+        decoded = self._models.decode(embeddings, conditioned, prompt)
+        score, iou = float(decoded.scores[0, 0]), float(decoded.ious[0, 0])
+        return Output(decoded.pointers[0].copy(), score, iou, decoded.masks[0].copy())
 
-    def _track_part(
-        self, embeddings: Embeddings, part: Sequence[Selected], frames: Frames, remembers: bool
+    def _track_group(
+        self, embeddings: Embeddings, group: Sequence[Selected], frames: Frames, remembers: bool
     ) -> list[Output]:
-        """Track some objects in one call of each model, or in several calls if memory does not suffice for one."""
-        if len(part) == 1:
-            found: list[Output] = frames.with_room("track", partial(self._call, embeddings, part, remembers))
-            return found
-        with contextlib.suppress(NoRoomError):
-            return self._call(embeddings, part, remembers)
-        half = (len(part) + 1) // 2
-        halves = part[:half], part[half:]
-        return [each for some in halves for each in self._track_part(embeddings, some, frames, remembers)]
+        """Track objects that attend to equal numbers of memories, fewer of them in a call if memory is short."""
+        size = min(self._models.objects_at_a_time, MAX_MEMORIES // max(1, len(group[0].memories)))
+        outputs: list[Output] = []
+        while len(outputs) < len(group):
+            part = group[len(outputs) : len(outputs) + size]
+            track = partial(self._track_part, embeddings, part, remembers)
+            try:
+                outputs += track() if len(part) > 1 else frames.with_room("track", track)
+            except NoRoomError:
+                if len(part) == 1:
+                    raise
+                size = (len(part) + 1) // 2
+        return outputs
 
-    def _call(self, embeddings: Embeddings, part: Sequence[Selected], remembers: bool) -> list[Output]:
-        prompt = DecoderPrompt(*_no_points(len(part)), True)
+    def _track_part(self, embeddings: Embeddings, part: Sequence[Selected], remembers: bool) -> list[Output]:
+        """Track some objects in one call of each model."""
+        prompt = DecoderPrompt(np.repeat(NO_POINT, len(part), axis=0), np.repeat(NO_LABEL, len(part), axis=0), True)
         conditioned = self._models.attend(embeddings, part)
         decoded = self._models.decode(embeddings, conditioned, prompt)
         del conditioned
-        outputs = _outputs(decoded)
-        if not remembers:
-            return outputs
-        memories = self._models.remember(embeddings, decoded.masks, decoded.scores, is_prompted=False)
-        for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
-            output.memory = memory.copy()
+        outputs = [
+            Output(pointer.copy(), float(score), float(iou), logits.copy())
+            for pointer, score, iou, logits in zip(
+                decoded.pointers, decoded.scores[:, 0], decoded.ious[:, 0], decoded.masks, strict=True
+            )
+        ]
+        if remembers:
+            memories = self._models.remember(embeddings, decoded.masks, decoded.scores, is_prompted=False)
+            for output, memory in zip(outputs, memories, strict=True):
+                output.memory = memory.copy()
         return outputs
 
     def _encode(
@@ -380,19 +394,6 @@ class Tracker:
     ) -> None:
         """Encode memories in one frame and store them in their outputs."""
         memories = frames.with_room("remember", lambda: self._models.remember(embeddings, masks, scores, is_prompted))
-        for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
+        for output, memory in zip(outputs, memories, strict=True):
             self.kept_bytes += memory.nbytes - (0 if output.memory is None else output.memory.nbytes)
             output.memory = memory.copy()
-
-
-def _no_points(objects: int) -> tuple[FloatArray, FloatArray]:
-    """Return the padding point with label -1 for objects without points, see SAM2Base._forward_sam_heads."""
-    return np.zeros((objects, 1, 2), np.float32), np.full((objects, 1), -1, np.float32)
-
-
-def _outputs(decoded: Decoded) -> list[Output]:
-    columns = decoded.pointers, decoded.scores[:, 0], decoded.ious[:, 0], decoded.masks
-    return [
-        Output(pointer.copy(), float(score), float(iou), logits.copy())
-        for pointer, score, iou, logits in zip(*columns, strict=True)
-    ]

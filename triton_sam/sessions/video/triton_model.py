@@ -27,6 +27,7 @@ from ..metrics import VIDEO_COUNTERS, VIDEO_GAUGES
 from ..python_model import PythonModel
 from ..tasks import Pool, Task
 from .memory import Limits
+from .messages import read_request
 from .model import VideoModel, VideoModelSettings
 from .models import Embeddings, TrackingModels
 
@@ -79,7 +80,8 @@ class TritonPythonModel(PythonModel):
     ) -> Future[None] | None:
         """Answer a request, or pass it to the threads for its operation; see PythonModel."""
         tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
-        asked, session = self._model.read(tensors, video.SNAPSHOT in wanted)
+        asked = read_request(tensors, video.SNAPSHOT in wanted)
+        session = self._model.sessions.find(asked)
         if asked.operation == video.FIND:
             # A search runs without its trace; see the session model of images.
             self._searches.check_room()

@@ -184,7 +184,7 @@ def test_lost_sessions_and_evicted_frames_change_nothing(server: WordServer) -> 
 
         def lose(done: int, _: int) -> None:
             if done == 1:
-                server.videos._model.sessions._sessions.clear()
+                server.videos._model.sessions.by_id.clear()
             while done == 3 and server.videos._model.images.cache.remove_oldest():
                 pass
 
@@ -199,7 +199,7 @@ def test_the_finder_goes_on_if_the_server_that_restores_the_session_cannot_searc
 
         def lose(done: int, _: int) -> None:
             if done == 2:
-                server.videos._model.sessions._sessions.clear()
+                server.videos._model.sessions.by_id.clear()
                 server.videos._model._words = None
 
         assert_equal(followed(server, video, on_progress=lose), expected)

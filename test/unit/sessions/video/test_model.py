@@ -34,7 +34,8 @@ from triton_sam.families.tables import MAX_PROMPT_POINTS
 from triton_sam.families.tracking import MAX_MEMORIES
 from triton_sam.sessions.images import NoRoomError
 from triton_sam.sessions.tasks import MAX_WAITING, SerialQueue
-from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, sizes, stored_memory
+from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, sizes
+from triton_sam.sessions.video.models import TrackingModels
 
 MEMORY, LOGITS, POINTER = sizes(TABLE)
 
@@ -44,7 +45,9 @@ def test_bfloat16_rounds_as_torch_does():
     values = np.random.default_rng(0).integers(0, 1 << 32, 200_000, np.uint64).astype(np.uint32).view(np.float32)
     values = np.concatenate([values, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1.00390625, 1.01171875])])
     expected = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal((stored_memory(values, TABLE).astype(np.uint32) << 16).view(np.float32), expected)
+    models = TrackingModels(FAMILY, lambda *_: {"memory": values}, 1)
+    stored = models.remember({"image_embeddings": None}, values, values, False)
+    np.testing.assert_array_equal((stored.astype(np.uint32) << 16).view(np.float32), expected)
 
 
 def test_objects_of_equal_shapes_go_through_one_call(server):
@@ -62,10 +65,10 @@ def test_objects_of_equal_shapes_go_through_one_call(server):
 
 def test_a_batch_that_does_not_fit_is_halved():
     class Small(FakeModels):
-        def attend(self, frame, part):
-            if len(part) > 2:
+        def attend(self, given):
+            if len(given["memory_ages"]) > 2:
                 raise NoRoomError("out of memory")
-            return super().attend(frame, part)
+            return super().attend(given)
 
     plenty, small = Server(), Server(models=Small())
     masks = []
@@ -144,7 +147,7 @@ def test_32_sessions_do_not_meet(server):
 def test_many_frames_take_no_more_memory(server, frames):
     session = server.start()
     session.click(0)
-    (tracker,) = [each.tracker for each in server.model.sessions._sessions.values()]
+    (tracker,) = [each.tracker for each in server.model.sessions.by_id.values()]
     sizes_seen, file = [], np.array([frame_file(0)], np.object_)
     for frame in range(frames):
         server.models.attended.clear()
@@ -180,9 +183,9 @@ def test_a_session_keeps_to_its_bytes():
         session = server.start(num_frames=60)
         session.click(0)
         masks.append(session.track(range(50)))
-        kept = kept_bytes(server.model.sessions.find(session.id).tracker)
-        assert kept == server.model.sessions.nbytes == server.model.gauges()["session_bytes"]
-    assert tight.model.sessions.nbytes <= limit < roomy.model.sessions.nbytes
+        kept = kept_bytes(server.model.sessions.by_id[session.id].tracker)
+        assert kept == server.model.gauges()["session_bytes"]
+    assert tight.model.gauges()["session_bytes"] <= limit < roomy.model.gauges()["session_bytes"]
     for key, mask in masks[0].items():
         np.testing.assert_array_equal(masks[1][key], mask)
     refused(PromptError, "session_bytes", session.click, 50, 2)

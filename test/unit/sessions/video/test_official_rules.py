@@ -21,8 +21,10 @@ from sam2.sam2_video_predictor import SAM2VideoPredictor
 from support.fake_tracking import Server
 
 from triton_sam.families import get_family
+from triton_sam.families.tables import ENCODER
+from triton_sam.families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
-from triton_sam.sessions.video.models import Decoded, stacked
+from triton_sam.sessions.video.models import TrackingModels
 
 pytestmark = pytest.mark.export
 FRAMES = 40
@@ -158,52 +160,69 @@ def _points(coords, labels):
 class HashingModels:
     """The same networks for triton_sam.sessions.video."""
 
-    objects_at_a_time = 3
+    def run(self, role, held, arrays, outputs, is_kept):
+        """Run a model; see sessions.images.Run."""
+        compute = {
+            ENCODER: self.encode,
+            MEMORY_ATTENTION: self.attend,
+            TRACKING_DECODER: self.decode,
+            MEMORY_ENCODER: self.remember,
+            MASK_PROMPT: self.prompt_mask,
+        }
+        return compute[role]({**held, **arrays})
 
-    def encode(self, pixels):
-        value = float(np.rint(pixels[0, 0, 0, 0] * 255))
+    def encode(self, given):
+        value = float(np.rint(given["image"][0, 0, 0, 0] * 255))
         return {name: np.full(1, value, np.float32) for name in FAMILY.encoder.output_names}
 
-    def attend(self, frame, part):
-        inputs, values = stacked(part, FAMILY.tracking), []
-        for row in range(len(part)):
-            memories, vectors = inputs["memories"][row, :, 0, 0, 0], inputs["object_pointers"][row, :, 0]
-            spatial = zip(inputs["memory_ages"][row].tolist(), memories.tolist(), strict=True)
-            pointers = zip(inputs["pointer_ages"][row].tolist(), vectors.tolist(), strict=True)
-            values.append(attention(_frame(frame), list(spatial), list(pointers)))
-        return values
+    def attend(self, given):
+        values = []
+        for row in range(len(given["memories"])):
+            memories, vectors = given["memories"][row, :, 0, 0, 0], given["object_pointers"][row, :, 0]
+            spatial = zip(given["memory_ages"][row].tolist(), memories.tolist(), strict=True)
+            pointers = zip(given["pointer_ages"][row].tolist(), vectors.tolist(), strict=True)
+            values.append(attention(_frame(given), list(spatial), list(pointers)))
+        return {"conditioned_embeddings": values}
 
-    def decode(self, frame, conditioned, prompt):
+    def decode(self, given):
         values, logits = [], []
-        for row in range(len(prompt.coords)):
-            mask = None if prompt.mask is None else float(prompt.mask[row].mean())
-            if prompt.mask_prompt:
-                value = digest("mask", _frame(frame), mask)
+        coords, labels, conditioned = given["point_coords"], given["point_labels"], given["image_embeddings"]
+        for row in range(len(coords)):
+            mask = float(given["mask_input"][row].mean()) if "mask_input" in given else None
+            if given["mask_prompt"][row]:
+                value = digest("mask", _frame(given), mask)
             else:
-                points = [] if prompt.labels[row].tolist() == [-1] else _points(prompt.coords[row], prompt.labels[row])
-                value = heads(
-                    _frame(frame) if conditioned is None else conditioned[row], points, mask, prompt.multimask
-                )
+                points = [] if labels[row].tolist() == [-1] else _points(coords[row], labels[row])
+                frame = conditioned[row] if isinstance(conditioned, list) else _frame(given)
+                value = heads(frame, points, mask, bool(given["multimask"][row]))
             values.append(value)
             logits.append(shown(value))
         side = SIDE // 4
         masks = np.broadcast_to(np.array(logits, np.float32).reshape(-1, 1, 1, 1), (len(logits), 1, side, side))
         pointers = np.broadcast_to(np.array(values, np.float32).reshape(-1, 1), (len(values), 256))
         ones = np.ones((len(values), 1), np.float32)
-        return Decoded(masks, ones, ones, pointers)
+        return {
+            "masks": masks,
+            "iou_predictions": ones,
+            "object_score_logits": ones,
+            "object_pointers": pointers,
+        }
 
-    def remember(self, frame, masks, scores, is_prompted):
-        values = [kept(memory(_frame(frame), float(mask.mean()), is_prompted)) for mask in masks]
-        return np.array(values, np.float32).reshape(-1, 1, 1, 1) * np.ones((1, 64, 1, 1), np.float32)
+    def remember(self, given):
+        is_prompted = bool(given["is_prompted"][0])
+        values = [kept(memory(_frame(given), float(mask.mean()), is_prompted)) for mask in given["masks"]]
+        return {"memory": np.array(values, np.float32).reshape(-1, 1, 1, 1) * np.ones((1, 64, 1, 1), np.float32)}
 
-    def prompt_mask(self, mask):
-        side = SIDE // 4
-        total = np.full((1, 1, side, side), mask.sum(), np.float32)
-        return total, np.full((1, 1, side, side), shown(int(mask.sum())), np.float32)
+    def prompt_mask(self, given):
+        side, total = SIDE // 4, given["mask"].sum()
+        return {
+            "mask_input": np.full((1, 1, side, side), total, np.float32),
+            "masks": np.full((1, 1, side, side), shown(int(total)), np.float32),
+        }
 
 
-def _frame(frame):
-    return int(next(iter(frame.values()))[0])
+def _frame(given):
+    return int(given["high_res_feats_0" if "high_res_feats_0" in given else "image_embeddings"][0])
 
 
 class Both:
@@ -216,7 +235,8 @@ class Both:
         self.state = self.official.state
         self.server = Server()
         threads = ThreadPoolExecutor(2)
-        self.server.model = VideoModel(family, HashingModels(), 1 << 20, "weights", VideoModelSettings(), threads)
+        models = TrackingModels(family, HashingModels().run, 3)
+        self.server.model = VideoModel(family, models, 1 << 20, "weights", VideoModelSettings(), threads)
         self.num_frames = num_frames
         self.ours = self.server.start(num_frames=num_frames)
         self.compared = 0

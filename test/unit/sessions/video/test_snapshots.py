@@ -12,7 +12,7 @@ from triton_sam.errors import (
     PromptError,
 )
 from triton_sam.families import get_family
-from triton_sam.sessions.video.memory import CONFIRMED_FRAMES, Limits, ObjectMemory, Output, sizes, stored_memory
+from triton_sam.sessions.video.memory import CONFIRMED_FRAMES, Limits, ObjectMemory, Output, sizes
 from triton_sam.sessions.video.snapshot import read_snapshot, write_snapshot
 from triton_sam.sessions.video.tracker import Tracker
 
@@ -58,10 +58,10 @@ def test_damaged_snapshots_are_one_error(server):
         changed = bytearray(content)
         changed[place] ^= 1 << int(rng.integers(8))
         damaged.append(bytes(changed))
-    before = len(server.model.sessions)
+    before = len(server.model.sessions.by_id)
     for each in damaged:
         refused(InputError, DAMAGED, server.ask, "start_session", tensors={"snapshot": text(each)})
-    assert len(server.model.sessions) == before
+    assert len(server.model.sessions.by_id) == before
     other = Server()
     other.model._identity = "other weights"
     refused(InputError, "other models", other.ask, "start_session", tensors={"snapshot": text(content)})
@@ -101,7 +101,7 @@ def test_memories_of_another_shape_and_dtype_survive():
     table = family.tracking
     before, after = (Tracker(None, table, 256, 9, Limits()) for _ in range(2))
     rng = np.random.default_rng(0)
-    memory = stored_memory(rng.normal(size=table.memory_shape).astype(np.float32), table)
+    memory = rng.normal(size=table.memory_shape).astype(np.float32)
     output = Output(rng.random(256, np.float32), 1.0, 0.5, rng.random((1, 64, 64), np.float32), memory)
     before.objects[1] = ObjectMemory(prompted={0: output})
     assert read_snapshot(write_snapshot(before, SIZE, "models"), after, "models") == SIZE
@@ -116,7 +116,7 @@ def test_memories_of_another_shape_and_dtype_survive():
 
 
 def memory_of(server, session, object_id=1):
-    return server.model.sessions.find(session.id).tracker.objects[object_id]
+    return server.model.sessions.by_id[session.id].tracker.objects[object_id]
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_confirmed_objects_count_as_prompted_until_others_follow(server, session
 
 
 def test_confirmed_frames_respect_the_limit_of_prompted_frames(server, session):
-    tracker = server.model.sessions.find(session.id).tracker
+    tracker = server.model.sessions.by_id[session.id].tracker
     tracker.limits = type(tracker.limits)(prompted_frames=1)
     session.do("update_memories", frame_index=1, confirmed=[1])
     assert list(tracker.objects[1].prompted) == [0]
@@ -191,7 +191,7 @@ def test_confirmed_frames_respect_the_limit_of_prompted_frames(server, session):
 
 def test_prompts_come_before_confirmed_frames(server, session):
     """Confirmed frames take the room of prompts, and leave when a prompt needs it, but not for one that is refused."""
-    tracker = server.model.sessions.find(session.id).tracker
+    tracker = server.model.sessions.by_id[session.id].tracker
     memory, logits, pointers = sizes(TABLE)
     window = TABLE.memories * memory + TABLE.pointers * pointers
     tracker.limits = type(tracker.limits)(session_bytes=3 * (2 * (memory + logits + pointers) + window))

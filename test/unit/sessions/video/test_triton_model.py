@@ -145,7 +145,7 @@ def test_a_session_whose_answer_does_not_reach_its_client_is_closed(model):
     gone.cancelled = True
     model.execute([lost, gone])
     assert [each.answer().code for each in (lost, gone)] == ["INTERNAL", "CANCELLED"]
-    assert len(model._model.sessions) == 0
+    assert len(model._model.sessions.by_id) == 0
 
 
 def test_what_a_session_refuses_does_not_wait(model, triton, monkeypatch):
@@ -178,6 +178,6 @@ def test_idle_sessions_are_swept(triton):
     made.initialize(arguments(idle_seconds="1"))
     try:
         start(made)
-        wait_until(lambda: len(made._model.sessions) == 0)
+        wait_until(lambda: len(made._model.sessions.by_id) == 0)
     finally:
         made.finalize()

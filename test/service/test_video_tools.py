@@ -196,7 +196,7 @@ def check_disc(shapes, frame, label="AUTOLABEL_OBJECT", group=10001):
 def test_the_list_of_models_names_a_video_model(running):
     models = running.service.http.get("/x-anylabeling/v1/models").json()["data"]
     assert models["sam2"]["batch_processing_mode"] is None
-    assert models[MODEL]["batch_processing_mode"] == "video"
+    assert (models[MODEL]["display_name"], models[MODEL]["batch_processing_mode"]) == ("sam2 vid", "video")
     assert {"button_add_point", "button_clear"} <= {widget["name"] for widget in models[MODEL]["widgets"]}
     info = running.service.http.get(f"/x-anylabeling/v1/models/{MODEL}/info").json()["data"]
     assert info == {"model_id": MODEL, **models[MODEL]}

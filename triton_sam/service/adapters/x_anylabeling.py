@@ -161,7 +161,7 @@ def described_video(pair: Pair, has_words: bool) -> dict[str, Any]:
     widgets = [*(WORD_WIDGETS if has_words else ()), *clicks, ("toggle_preserve_existing_annotations", False)]
     return {
         **described(pair),
-        "display_name": f"{pair.name} video",
+        "display_name": f"{pair.name} vid",
         "widgets": [{"name": name, "value": value} for name, value in widgets],
         "batch_processing_mode": "video",
     }

@@ -133,16 +133,6 @@ def test_an_answer_with_logits_has_a_limit(server, client, monkeypatch) -> None:
         client.find(["cat", "bus"], image=IMAGE, threshold=0.4, logits=True)
 
 
-def test_one_encode_serves_words_and_clicks(server, client) -> None:
-    image = client.find("cat", image=IMAGE).image
-    assert client.find("bus", image=image)
-    client.set_image(IMAGE)
-    client.find("bus")
-    client.predict([[3, 3]])
-    assert [set(request.inputs) for request in server.requests[1:4:2]] == [{"image_id", "find"}] * 2
-    assert server.encodes == ["sam3_concept_encoder"]
-
-
 def test_an_image_that_the_server_lost_or_that_was_only_clicked_is_sent_again(server, client) -> None:
     image = client.find("cat", image=IMAGE).image
     server.lose_images()

@@ -81,13 +81,6 @@ def rectangle(*corners):
     return mask(corners, size=(40, 60))
 
 
-def test_the_smallest_object_gets_the_pixel():
-    large, small = rectangle(0, 0, 40, 40), rectangle(10, 10, 20, 20)
-    for masks, inner, outer in (([large, small], 2, 1), ([small, large], 1, 2)):
-        labels = label_map_of(masks)
-        assert (labels[15, 15], labels[5, 5], labels[5, 50]) == (inner, outer, 0)
-
-
 def test_masks_have_one_size():
     for masks in ([], [np.ones((2, 2), bool), np.ones((2, 3), bool)]):
         with pytest.raises(InputError, match=r"masks of one size, not (no mask|2 x 2, 3 x 2)$"):

@@ -88,37 +88,6 @@ def test_progress_is_counted_in_the_thread_of_the_event_loop(server):
     assert asyncio.run(run()) == [(done, 2, threading.get_ident()) for done in (1, 2)]
 
 
-def test_a_video_whose_opening_is_cancelled_leaves_no_session_and_no_open_source(server):
-    closed = []
-
-    class Source(ImageFrames):
-        def close(self):
-            closed.append(True)
-
-    async def run():
-        async with AsyncSAM2VideoClient(server.url, retries=0) as client:
-            inside, go_on = asyncio.Event(), threading.Event()
-            loop = asyncio.get_running_loop()
-
-            def hold(number):
-                loop.call_soon_threadsafe(inside.set)
-                assert go_on.wait(30)
-
-            server.before = hold
-            opening = asyncio.create_task(client.open(Source(FRAMES)))
-            await inside.wait()
-            opening.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await opening
-            server.before = lambda number: None
-            go_on.set()
-
-    asyncio.run(run())
-    assert server.operations() == ["start_session", "close_session"]
-    assert server.sessions == {}
-    assert closed == [True]
-
-
 @pytest.mark.slow
 def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video_does_not(server):
     """The threads of a client end with it."""

@@ -61,16 +61,6 @@ def test_a_frame_behind_the_window_of_a_stream_is_a_clear_error(server):
         assert next(video.propagate(start=10))[0] == 10
 
 
-def test_a_refused_prompt_leaves_the_session_as_it_is():
-    with VideoServer(max_objects=1) as server, open_video(server, FRAMES) as video:
-        video.add(0, 1, points=[[1, 1]])
-        with pytest.raises(PromptError, match="max_objects"):
-            video.add(0, 666, points=[[1, 1]])
-        assert video.object_ids == [1]
-        assert len(list(video.propagate())) == 40
-        assert video.restored == 0
-
-
 def test_a_damaged_frame_is_an_error_and_the_session_lives_on(server):
     def spoil(number):
         if spoils and wire.FRAMES in server.requests[number].inputs:
@@ -202,6 +192,23 @@ def test_both_clients_wait_for_a_busy_server_if_they_should(server, kind):
         asyncio.run(open_and_close())
     asyncio.run(open_and_close(busy="wait", timeout=30))
     assert server.operations() == ["start_session"] * 4 + ["close_session"]
+
+
+@pytest.mark.slow
+def test_the_memory_of_the_client_stays_flat(server):
+    def endless():
+        while True:
+            yield FRAMES[0]
+
+    with open_video(server, endless(), snapshot_every=4, ahead=2) as video:
+        video.add(0, 1, points=[[1, 1]])
+        for frame, _ in video.propagate():
+            kept = len(video._frames._read), len(video._flows._journal), len(video._flows._known)
+            if frame == 400:
+                break
+        assert kept[0] <= 4 + 4 + 1
+        assert kept[1] < 4
+        assert kept[2] <= 256
 
 
 # Calls with bad arguments: one clear line each, no request, and the session lives on

@@ -22,7 +22,7 @@ from triton_sam import SAM2TritonClient, SAM2VideoClient, VideoRules, track_word
 from triton_sam.client.video import frames, word_tracking
 from triton_sam.client.video.requests import Operation
 from triton_sam.client.video.video import Video
-from triton_sam.errors import PromptError
+from triton_sam.errors import PromptError, VideoError
 from triton_sam.families import get_family
 from triton_sam.wire import contract
 from triton_sam.wire import video as wire
@@ -221,6 +221,47 @@ def test_no_more_frames_are_sent_ahead_than_the_cache_holds(
         video._flows.finds_words = False  # the finder searches
         followed(server, video)
     assert ahead == [wire.SEARCHED_AHEAD - 1, 9]
+
+
+def test_a_range_of_frames_and_an_object_from_a_click(server: WordServer) -> None:
+    with open_video(server) as video:
+        video.add(1, 9, points=[[500, 900]])
+        shown = followed(server, video, start=1, count=3)
+    assert list(shown) == [1, 2, 3]
+    assert all({9, 10} <= found.keys() for found in shown.values())
+    assert shown[1][9].label == ""
+
+
+def test_an_object_that_the_caller_adds_meanwhile_keeps_its_id(server: WordServer) -> None:
+    with open_video(server) as video, SAM2TritonClient(server.url, "sam3", retries=0) as finder:
+        for frame, found in track_words(finder, video, "bus", rules=VideoRules(hotstart_delay=0)):
+            if frame == 0:
+                video.add(0, max(found) + 1, points=[[500, 100]])
+            elif frame == 1:
+                assert found[2].label == ""
+
+
+def test_an_error_in_a_late_frame_loses_no_earlier_one(server: WordServer, tmp_path: Path) -> None:
+    (tmp_path / "damaged.png").write_bytes(b"no image")
+    seen: list[int] = []
+    with (
+        SAM2VideoClient(server.url, model_type="sam3", retries=0) as client,
+        SAM2TritonClient(server.url, "sam3", retries=0) as finder,
+        client.open([*clip()[:4], tmp_path / "damaged.png"]) as video,
+        pytest.raises(VideoError, match="frame 4"),
+    ):
+        seen.extend(frame for frame, _ in track_words(finder, video, "bus", rules=RULES))
+    assert seen == [0, 1, 2, 3]
+
+
+def test_cancelling_ends_the_search(server: WordServer) -> None:
+    seen = []
+    with open_video(server) as video, SAM2TritonClient(server.url, "sam3", retries=0) as finder:
+        for frame, _ in track_words(finder, video, "bus", rules=RULES):
+            seen.append(frame)
+            video.cancel()
+    assert seen == list(range(len(seen)))
+    assert len(seen) < FRAMES
 
 
 def search(video: Video, frame: int = 0, **query: Any) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.fake_tracking import (
-    FAMILY,
     TABLE,
     Client,
     FakeModels,
@@ -238,19 +237,6 @@ def test_every_answer_names_the_objects_and_where_a_pass_starts(server):
     answers.append(session.do("reset_session"))
     found = [(answer["result"]["object_ids"], answer["result"]["first_prompted_frame"]) for answer in answers]
     assert found == [([1], 4), ([1, 2], 2), ([1, 2], 2), ([1, 2], 1), ([1, 2], 2), ([1], 4), ([], None)]
-
-
-def test_formats(server):
-    session = server.start(num_frames=3)
-    logits = session.click(0)
-    for form in ("rle", "png"):
-        answer = session.do("add_prompt", frame_index=0, object_id=2, points=[[3, 4]], output_format=form)
-        assert "masks" not in answer
-        assert len(answer["encoded_masks"]) == 2
-    assert logits["masks"].shape == (1, 1, FAMILY.mask_size, FAMILY.mask_size)
-    unseen = rows(session.click(1, 3))
-    assert (unseen[1, 1] == -1024).all()
-    assert (unseen[1, 3] != -1024).any()
 
 
 GOOD: dict[str, dict] = {

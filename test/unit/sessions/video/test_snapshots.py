@@ -130,22 +130,6 @@ def session(server):
     return session
 
 
-def test_propagate_can_leave_the_memories_to_an_update(server, session):
-    tracked = memory_of(server, session).tracked[1]
-    assert tracked.memory is None
-    asked = len(server.models.remembered)
-    answer = session.do("update_memories", frame_index=1)
-    assert answer["object_ids"].size == 0
-    assert server.models.remembered[asked:] == [(2, False)]
-    plain = server.start(num_frames=20)
-    plain.click(0, 1)
-    plain.track([1])
-    # The score of a visible object is 10 here, and the decoder's there.
-    expected = memory_of(server, plain).tracked[1]
-    assert (tracked.logits == expected.logits).all()
-    assert (tracked.memory != expected.memory).any()
-
-
 def test_absent_objects_are_remembered_as_invisible(server, session):
     session.do("update_memories", frame_index=1, absent=[2])
     seen, absent = (memory_of(server, session, object_id).tracked[1] for object_id in (1, 2))

@@ -12,7 +12,6 @@ from support import pb_utils
 from support.conditions import wait_until
 from support.fake_tracking import NAMES, SIDE, TABLE, FakeModels, Server, computed_by, frame_file, rows, text
 
-from triton_sam.errors import ServerBusyError
 from triton_sam.families.tracking import MAX_MEMORIES
 
 ENTRY = "video.triton_model"
@@ -146,19 +145,6 @@ def test_a_session_whose_answer_does_not_reach_its_client_is_closed(model):
     model.execute([lost, gone])
     assert [each.answer().code for each in (lost, gone)] == ["INTERNAL", "CANCELLED"]
     assert len(model._model.sessions.by_id) == 0
-
-
-def test_what_a_session_refuses_does_not_wait(model, triton, monkeypatch):
-    monkeypatch.setattr("triton_sam.sessions.video.sessions.SerialQueue.submit", refuse)
-    series = triton.series
-    assert ask(model, "add_prompt", start(model), step=1, **CLICK).code == "UNAVAILABLE"
-    wait_until(lambda: series.counts["refusals_total", None] == 1)
-    assert series.gauges["waiting_requests", "operation"][-1:] in ([], [0])
-    assert not series.seconds["waiting_seconds", "operation"]
-
-
-def refuse(*_):
-    raise ServerBusyError("too many")
 
 
 def test_sessions_close_at_once_while_others_compute(model, triton):

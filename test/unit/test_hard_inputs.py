@@ -183,13 +183,6 @@ def test_what_is_done_to_an_image_is_said_once(name, words, caplog):
     assert (record.levelno, f"{name} {words}" in record.message or words in record.message) == (logging.WARNING, True)
 
 
-@pytest.mark.parametrize("name", ["photo.jfif", "two.mpo", "pyramid.tif", "windows.bmp", "bands_2.tif", "lab.tif"])
-def test_nothing_is_said_of_a_plain_image(name, caplog):
-    open_image(FOLDER / name)
-    image_bytes(FOLDER / name)
-    assert not caplog.records
-
-
 def test_axes_of_a_large_image_are_said_and_chosen(caplog):
     with open_large_image(FOLDER / "pages.tif"):
         assert "I has 3 positions, and the first is shown. For another one, give --index I=1." in caplog.text

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
+from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 
 from triton_sam.errors import ConfigurationError, ImageError
 from triton_sam.families import get_family

@@ -22,6 +22,7 @@ from triton_sam import (
     SpeculativeSAM2Client,
 )
 from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
 from triton_sam.client.aio import AsyncSAM2TritonClient
 from triton_sam.client.flows import ASK_AGAIN_SECONDS
 from triton_sam.everything.parameters import METADATA_KEY, thresholds_in, thresholds_of
@@ -249,6 +250,13 @@ def test_a_wrong_part_is_one_clear_error(server, client, given, message):
     assert message in str(reply.error)
 
 
+def test_a_part_needs_an_image_and_nothing_else(server):
+    model, asked = server.program._model, {"everything_part": text(b'{"points": [[1, 1]]}')}
+    assert "either an image or the image_id" in str(model.find_part(asked, lambda: False).error)
+    more = {**asked, "image_id": text(b"id"), "boxes": np.zeros((1, 4), np.float32)}
+    assert "cannot be combined with boxes" in str(model.find_part(more, lambda: False).error)
+
+
 # Thresholds that fit a model: in its metadata, in the session model, and where a caller names none
 
 FITTING = {"pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}
@@ -297,3 +305,11 @@ def test_without_fitting_thresholds_the_official_ones_hold():
     inputs = {"image": text(b"image"), "everything": text(b"{}")}
     chosen = [read_job(inputs, family, {})[1].pred_iou_thresh for family in ("sam1", "sam2")]
     assert chosen == [0.88, 0.8]
+
+
+def test_models_shows_the_thresholds(capsys):
+    folder = str(bundled("model_repository"))
+    assert main(["models", "--model-repository", folder]) == 0
+    # The list of a server that runs at the default URL comes later.
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  sam2_decoder "))
+    assert "demo model, everything: pred_iou_thresh 0.35, stability_score_thresh 0.6" in line

@@ -15,7 +15,6 @@ from triton_sam.concepts.video_rules import (
     nms_masks,
     without_overlaps,
 )
-from triton_sam.errors import PromptError
 
 SIDE = 20
 RARE = VideoRules(
@@ -214,16 +213,3 @@ def test_suppression_of_doubles_and_of_overlaps_equals_the_reference(monkeypatch
 def test_defaults_are_those_of_the_reference():
     configuration = pytest.importorskip("transformers").Sam3VideoConfig()
     assert all(getattr(configuration, name) == value for name, value in vars(VideoRules()).items())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"new_det_thresh": 2}, "new_det_thresh must be a number within 0..1"),
-        ({"hotstart_delay": 4}, "hotstart_unmatch_thresh must be at most hotstart_delay \\(4\\)"),
-        ({"max_num_objects": 0}, "max_num_objects must be a whole number of at least 1"),
-    ],
-)
-def test_mistakes(wrong, message):
-    with pytest.raises(PromptError, match=message):
-        VideoRules(**wrong)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from triton_sam import ImageEmbeddings, InputError
+from triton_sam import ImageEmbeddings, InputError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.session_image import RemoteImage, SessionImage
+from triton_sam.errors import ConfigurationError
 from triton_sam.families import get_family
 
 OUTPUTS = get_family("sam2").encoder.outputs
@@ -52,6 +53,15 @@ def test_a_damaged_file_is_refused(saved):
             messages.append(str(error))
     assert len(messages) > 5
     assert all("holds no image embeddings" in message for message in messages)
+
+
+@pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
+def test_an_image_on_the_server_is_accepted(kind, on_server):
+    with kind("localhost:1") as client:
+        client.image_embeddings = on_server
+        assert client.image_embeddings is on_server
+        with pytest.raises(ConfigurationError, match="were made by other_encoder"):
+            client.image_embeddings = replace(on_server, model="other_encoder")
 
 
 def test_embeddings_are_compared_by_identity(saved, on_server):

@@ -180,5 +180,11 @@ def test_the_error_names_the_refused_value(prompt, words):
         check(**prompt)
 
 
+def test_each_part_has_the_masks_of_its_objects():
+    masks = np.arange(3.0)[:, None, None, None] * np.ones((3, 1, 256, 256))
+    parts = check(box=[[0, 0, 9, 9]] * 3, mask_input=masks).parts(1)
+    assert [float(part.mask[0, 0, 0, 0]) for part in parts] == [0.0, 1.0, 2.0]
+
+
 def test_a_padding_point_may_lie_anywhere():
     check([[1, 1], [9999, -5]], [1, -2])

@@ -16,8 +16,10 @@ from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
 from triton_sam.errors import PromptError, VideoError
+from triton_sam.integrations import cvat
 from triton_sam.integrations.cvat import Tracker
 from triton_sam.masks import mask_to_box
+from triton_sam.masks.segment import Segment
 
 COUNT = 24
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(COUNT)]
@@ -134,3 +136,22 @@ def test_shapes_and_frames_that_cannot_be_tracked(tracker):
     with pytest.raises(VideoError, match="one size"):
         tracker.track(None, tracker.preprocess_image(None, Image.new("RGB", (9, 9))), state)
     assert tracker.track(None, frame_of(tracker, 1), state).type == "polygon"
+
+
+class Finder:
+    """A client that finds a rectangle for the second word, and nothing for the first one."""
+
+    def find(self, words, image, **options):
+        self.asked = [words, options]
+        return [Segment(DRAWN, 0.9, None, 1), Segment(DRAWN & False, 0.8, None, 0)]
+
+
+def test_words_become_shapes_under_labels_of_their_own():
+    words = cvat.Words(Finder(), " dog, cat,dog", limit=3)
+    context = SimpleNamespace(conf_threshold=0.6, conv_mask_to_poly=False)
+    [(label, kind, mask)] = words.detect(context, None)
+    assert (label, kind, words.spec.labels) == (1, "mask", ["dog", "cat"])
+    assert np.array_equal(mask, DRAWN)
+    assert words._client.asked == [["dog", "cat"], {"limit": 3, "threshold": 0.6}]
+    context.conv_mask_to_poly = True
+    assert [(label, kind) for label, kind, _ in words.detect(context, None)] == [(1, "polygon")]

@@ -4,8 +4,6 @@ import io
 import json
 
 import pytest
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 from pydantic import TypeAdapter, ValidationError
 
 from triton_sam.families import get_family
@@ -13,7 +11,7 @@ from triton_sam.service.adapters.bridge import Target, _segment_request
 from triton_sam.service.answers import check_amount
 from triton_sam.service.concepts import FindRequest
 from triton_sam.service.exports import Export
-from triton_sam.service.faults import first_fault, install
+from triton_sam.service.faults import first_fault
 from triton_sam.service.messages import read_message
 from triton_sam.service.problems import Problem
 from triton_sam.service.schemas import SegmentRequest
@@ -51,24 +49,6 @@ def test_parts_of_the_service_name_the_place_of_a_fault():
             call()
         assert caught.value.status == 422
         assert caught.value.detail.startswith(place)
-
-
-def test_an_answer_of_the_rest_api_lists_the_faults():
-    app = FastAPI()
-    install(app)
-
-    @app.post("/find")
-    def find(body: FindRequest):
-        pytest.fail(f"{body} was taken")
-
-    client = TestClient(app)
-    answer = client.post("/find", json={"text": 5})
-    assert (answer.status_code, answer.json()["detail"]) == (422, "body.text: Input should be a valid string")
-    assert {each["where"] for each in answer.json()["errors"]} == {"body.text"}
-    assert client.post("/find").json()["detail"] == "body: Field required"
-    assert client.post("/find", json={"txt": 5}).json()["errors"][0]["where"] == "body.txt"
-    answer = client.post("/find", content=b"{", headers={"Content-Type": "application/json"})
-    assert answer.json()["detail"].startswith("body.1: this is not JSON: ")
 
 
 # Masks that would take too much memory

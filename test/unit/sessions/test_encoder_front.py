@@ -191,6 +191,13 @@ def test_both_inputs_or_none_are_refused(front, triton):
     assert triton.calls == []
 
 
+def test_a_traced_call_is_answered_before_execute_returns(front, triton):
+    request = Request(["image_embed"], {"image": image()}, trace="00-abc")
+    front.execute([request])
+    assert request.is_answered
+    assert triton.calls[0].trace is request.trace()
+
+
 @pytest.mark.parametrize(
     ("front", "parameters", "memory", "dtype"),
     [

@@ -90,6 +90,8 @@ def test_other_ways_to_name_a_place():
     matrix = [0.0, 2.0, 0.0, 10.0, -3.0, 0.0, 0.0, 20.0, 0, 0, 1, 0, 0, 0, 0, 1]
     turned = georeference_of({"ModelTransformation": matrix, "GeographicTypeGeoKey": 4326})
     assert turned == Georeference((0, 2, 10, -3, 0, 20), 4326)
+    points = np.array([[1.0, 10.0], [4.0, 0.0]])
+    np.testing.assert_allclose(turned.to_pixels(turned.to_map(points)), points)
     centres = georeference_of({"ModelTransformation": matrix, "GTRasterTypeGeoKey": 2})
     assert centres == Georeference((0, 2, 9, -3, 0, 21.5))
     assert georeference_of({}) is None

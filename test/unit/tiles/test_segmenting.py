@@ -222,3 +222,14 @@ def test_geojson_has_the_members_of_the_standard(ring):
     for mask, areas in ((np.zeros_like(ring.mask), []), (ring.mask, [50.0]), (ring.mask[:7, :7], [65.31])):  # 32 of 49
         features = to_geojson([LargeObject(mask, (0, 0, 10, 10), 0.5)])["features"]
         assert [each["properties"]["area"] for each in features] == areas
+
+
+def test_geojson_keeps_the_tolerance():
+    pytest.importorskip("contourpy")
+    stairs = np.tri(40, dtype=bool)
+    stairs[10, 11:14] = True  # a nose that a tolerance of 5 pixels takes off
+    each = LargeObject(stairs, (0, 0, 40, 40), 0.5)
+    corners = [
+        len(to_geojson([each], tolerance=size)["features"][0]["geometry"]["coordinates"][0][0]) for size in (0.5, 5.0)
+    ]
+    assert corners[1] < corners[0]

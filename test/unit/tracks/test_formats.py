@@ -15,7 +15,7 @@ from triton_sam.errors import InputError, PromptError
 from triton_sam.masks.label_map import davis_palette
 from triton_sam.tracks import overlay_video
 from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map
-from triton_sam.tracks.overlay_video import write_mp4
+from triton_sam.tracks.overlay_video import write_gif, write_mp4
 from triton_sam.tracks.prompts import read_prompts
 from triton_sam.tracks.records import MaskRecord, append_records, read_records
 
@@ -138,6 +138,17 @@ def test_mp4_of_nothing_or_of_two_sizes_leaves_no_file(tmp_path):
     with pytest.raises(InputError, match="one size"):
         write_mp4(path, [Image.new("RGB", (64, 48)), Image.new("RGB", (32, 48))], Fraction(25))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_gif_has_all_frames(tmp_path):
+    path = tmp_path / "overlay.gif"
+    images = [Image.new("RGB", (32, 32), (60 * number, 0, 0)) for number in range(4)]
+    assert write_gif(path, images, Fraction(10)) == 4
+    with Image.open(path) as image:
+        assert image.n_frames == 4
+        assert image.info["duration"] == 100
+    with pytest.raises(InputError, match="no image"):
+        write_gif(path, [], Fraction(10))
 
 
 def test_overlay_draws_the_masks_in_their_frames(tmp_path):

@@ -18,6 +18,7 @@ from triton_sam.transport.failures import (
     RESTART_SECONDS,
     RETRY_PAUSE,
     Attempts,
+    ForeignAnswerError,
     map_error,
 )
 from triton_sam.transport.url import parse_url
@@ -141,3 +142,16 @@ def test_a_busy_server_is_waited_for_only_on_request():
         attempts.pause_after(busy, busy, seconds_left=0.1)
     with pytest.raises(ServerUnreachableError):
         attempts.pause_after(GONE, GONE)  # other errors are those of a client that does not wait
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("401", "refuses access: HTTP status 401"),
+        ("413", "takes no request of that size: HTTP status 413"),
+        ("502", "is not available: HTTP status 502"),
+        ("404", "does not answer like a Triton server"),
+    ],
+)
+def test_a_foreign_page_of_a_proxy_is_told_by_its_status(status, words):
+    assert words in str(map_error(ForeignAnswerError(int(status)), parse_url("https://host"), "sam2"))

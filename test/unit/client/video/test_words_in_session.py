@@ -22,7 +22,7 @@ from triton_sam import SAM2TritonClient, SAM2VideoClient, VideoRules, track_word
 from triton_sam.client.video import frames, word_tracking
 from triton_sam.client.video.requests import Operation
 from triton_sam.client.video.video import Video
-from triton_sam.errors import PromptError, VideoError
+from triton_sam.errors import ModelNotReadyError, PromptError, VideoError
 from triton_sam.families import get_family
 from triton_sam.wire import contract
 from triton_sam.wire import video as wire
@@ -166,6 +166,14 @@ def test_the_objects_are_those_of_two_passes(server: WordServer) -> None:
         assert_equal(found, followed(small, video))
         assert small.passes == {"sam3_encoder": FRAMES, "sam3_concept_encoder": FRAMES}
         assert small.finds() == ["sam3"] * FRAMES
+
+
+def test_the_finder_searches_if_it_has_other_models(server: WordServer) -> None:
+    with open_video(server) as video, SAM2TritonClient(server.url, "sam3", model_name="lite", retries=0) as finder:
+        tracked = track_words(finder, video, "bus")
+        with pytest.raises(ModelNotReadyError, match="lite"):
+            next(tracked)
+    assert server.finds() == []
 
 
 def test_the_finder_searches_if_the_server_of_the_video_lacks_the_models() -> None:

@@ -244,6 +244,7 @@ GOOD: dict[str, dict] = {
     "propagate": {"frame_index": 0},
     "clear_prompts": {"frame_index": 0, "object_id": 1},
     "remove_object": {"object_id": 1},
+    "update_memories": {"frame_index": 0},
 }
 WRONG = {  # words of the error: its type, operation, argument, its wrong values
     "operation must be one of": (InputError, "fly", "", [None]),
@@ -256,6 +257,7 @@ WRONG = {  # words of the error: its type, operation, argument, its wrong values
     "label": (PromptError, "add_prompt", "labels", [[7], [1, 1]]),
     "frame_indexes must be a list": (InputError, "add_frames", "frame_indexes", [3, [-1]]),
     "must name each of the 0 frames": (InputError, "add_frames", "frame_indexes", [[1]]),
+    "absent must be a list": (InputError, "update_memories", "absent", [3, [1.5]]),
     "add a prompt first": (PromptError, "propagate", "first", [True]),
     "no pass was begun": (PromptError, "propagate", "first", [False]),
     "no object 1": (PromptError, "clear_prompts", "object_id", [1]),

@@ -197,6 +197,15 @@ def test_prompts_come_before_confirmed_frames(server, session):
     assert list(tracker.objects[1].prompted) == kept
 
 
+def test_a_correction_is_not_replaced_by_a_confirmed_output(server, session):
+    session.click(1, 1, points=((9, 2),))
+    known = memory_of(server, session, 1)
+    corrected = known.new_tracked[1]
+    session.do("update_memories", frame_index=1, confirmed=[1])
+    session.track([2])
+    assert known.tracked[1] is corrected
+
+
 def test_a_frame_that_was_never_tracked_has_no_memories_to_update(server, session):
     step, ask = session.step + 1, server.ask
     text = "frame 2 was not tracked: send propagate"

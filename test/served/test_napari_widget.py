@@ -151,6 +151,8 @@ def test_everything_and_what_cannot_be_done(open_layer, photo):
     user.panel.words.setText("dog, cat")
     user.panel.find.click()
     user.wait(lambda: "choose a SAM3 model" in user.panel.status.text())
+    user.click(*CLICKS[0])
+    assert "SAM3" not in user.panel.status.text()
     assert not user.panel.track.isEnabled()  # there is no stack
     user.viewer.layers.remove("image")
     assert user.widget.layers is None

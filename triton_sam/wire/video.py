@@ -130,7 +130,11 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
             str(DEFAULT_SESSION_BYTES),
             "Memories and masks of earlier frames that a session keeps for corrections, in bytes.",
         ),
-        Parameter("idle_seconds", str(DEFAULT_IDLE_SECONDS), "A session is closed after this time without requests, in seconds."),
+        Parameter(
+            "idle_seconds",
+            str(DEFAULT_IDLE_SECONDS),
+            "A session is closed after this time without requests, in seconds.",
+        ),
         Parameter("cache_bytes", str(DEFAULT_CACHE_BYTES), "Embeddings of frames, in bytes. On a CPU in /dev/shm."),
         Parameter(
             "objects_at_a_time",

@@ -191,6 +191,8 @@ class SegmentWidget(QWidget):
             return
         after = self.layers.prompts()
         changed, gone = differences(self._prompts, after)
+        if changed:
+            self._say(HELP)  # instead of an earlier error
         self._prompts = after
         self.requests.leave()
         self.layers.show_preview((), None)

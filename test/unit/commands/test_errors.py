@@ -32,6 +32,7 @@ PREDICT = [
     ("predict photo.png --box 0,0,9,9 --box 9,9,20,20 --point 1,1", "several boxes"),
     # files
     ("predict photo.png --point 1,1 --out no/mask.png", "there is no folder"),
+    ("predict photo.png --point 1,1 --overlay no/mask.png", "there is no folder"),
     ("predict photo.png --point 1,1 --out .", "it is a folder"),
     ("predict photo.png --point 1,1 --out mask.png --overlay clip/../mask.png", "both write"),
     ("predict photo.png --box 0,0,9,9 --box 9,9,20,20 --out mask.png --overlay mask_1.png", "both write"),
@@ -43,6 +44,7 @@ PREDICT = [
     ("predict photo.png --point 1,1 --mask-threshold 99", "mask_threshold must be a number within -32..32"),
     ("predict photo.png --point 1,1 --out - --json", "both write to standard output"),
     ("predict photo.png small.png --point 1,1 --out -", "--out - takes one file, not 2"),
+    ("predict photo.png --point 1,1 --out - --all-candidates", "--out - takes one file, not 3"),
     ("predict photo.png photo.png --point 1,1", "is named twice"),
     ("predict *.gif --point 1,1", "no file fits this pattern"),
     ("predict photo.png small.png --point 60,40", "small.png: point (60, 40) lies outside"),
@@ -103,9 +105,11 @@ TRACK = [
         "track clip --out out --format rle --text bus --range 9:",
         "there is no frame to search from frame 9 on: the video",
     ),
+    ("track clip --out out --format rle --text bus --range 2:1", "from frame 2 to 1: the video has the frames 0 to 5"),
 ]
 ANNOTATE = [
     ("annotate set/boxes.json --out out --with boxes --limit 0", "--limit must be at least 1"),
+    ("annotate set/boxes.json --out out --with boxes --threads 0", "--threads must be at least 1"),
     (
         "annotate set/boxes.json --out out --with boxes --points-per-side 8",
         "--points-per-side is for --with everything",
@@ -122,6 +126,7 @@ ANNOTATE = [
     ("annotate set --out out --with everything --format gpkg", "--format gpkg is for --large"),
     ("annotate set --out out --with everything --address auto", "--address is for --engine ray"),
     ("annotate set --out out --with everything --engine ray --part 0/2", "--part or --engine ray"),
+    ("annotate set --out out --with everything --engine ray --actors 0", "--actors must be at least 1"),
     # words
     ("annotate set --out out --with words", "--with words needs --text"),
     ("annotate set/boxes.json --out out --with boxes --text bus", "--text is for --with words"),
@@ -141,10 +146,14 @@ LARGE = [
     ("large slide.tif --point 1,1 --overlay gone/a.png", "cannot write gone/a.png: there is no folder gone"),
     ("large slide.tif --everything --out clip", "cannot write clip: it is a folder"),
     ("large photo.png --point 3,4", "photo.png cannot be read as a large image: give a TIFF file"),
+    ("large photo.png --point 3,4", "use `triton-sam predict`"),
     ("large clip --point 1,1", "clip is a folder, but not one of an OME-Zarr image: give a TIFF file"),
     ("large gone.tif --point 1,1", "gone.tif: there is no such file"),
     ("annotate slide.tif --large --out out --with masks", "--large is for --with boxes, points, everything and words"),
     ("annotate slide.tif --large --out out --with everything --format coco", "--format coco is not for --large: use"),
+    ("annotate slide.tif --large --out out --with everything --tile 10", "--tile must be at least 64"),
+    ("annotate slide.tif --large --out out --with everything --overlap 600", "--overlap must be 0 to 512"),
+    ("annotate slide.tif --large --out out --with everything --level -1", "--level must be at least 0"),
     ("annotate slide.tif --large --out out --with everything --level 9", "slide.tif: there is no level 9"),
 ]
 VERIFY = [
@@ -153,12 +162,16 @@ VERIFY = [
     (f"verify sam2 --checkpoint {CHECKPOINT} --name nope --exported set", "no weights for nope"),
     (f"verify sam2 --checkpoint {CHECKPOINT} --name nope --local", "give --exported or --url"),
     ("verify sam3 --checkpoint x.pt --size tiny", "--size is for --random"),
+    ("verify sam3 --checkpoint x.pt --full", "--full is for --random"),
     ("verify sam3 --random --model-cfg x.yaml --size tiny", "--size, --full and --model-cfg say the same"),
     ("verify words sam3 --random --name x", "--name is for models that exist already"),
     ("verify video sam2 --random --frames 3", "at least 4 frames"),
     ("verify video-words sam3 --random --frames 1", "there must be 2 frames"),
     ("verify everything sam2 --random --points-per-side 0", "must be at least 1"),
-    ("verify sam3 --checkpoint x.pt --seed 0", "--seed is for --random"),
+    *(
+        (f"verify {what} --checkpoint x.pt --seed 0", "--seed is for --random")
+        for what in ("sam3", "sam2-video", "sam1-everything", "words sam3", "openvino sam2")
+    ),
     ("verify openvino sam2 --size tiny", "--size is for a fresh export"),
     ("verify openvino sam2 --random --exported .", "--exported and --name are for models that exist"),
 ]
@@ -166,7 +179,10 @@ MODELS = [
     ("config", "nothing to set"),
     ("config nope --gpus 0", "no nope_encoder"),
     ("config --no-tf32", "give --accelerator cuda"),
+    ("config --gpu-memory-limit 5", "give --accelerator cuda"),
     ("config --max-points 5", "give --decoder-accelerator tensorrt"),
+    ("config --max-prompts 5 --accelerator tensorrt", "give --decoder-accelerator tensorrt"),
+    ("config --max-images 5 --accelerator cuda", "give --accelerator tensorrt"),
     ("config --engine-cache /x --gpus 0", "give --accelerator or --decoder-accelerator tensorrt"),
     ("config --precision bf16", "give --accelerator openvino"),
     ("config --accelerator openvino --no-tf32", "give --accelerator cuda"),
@@ -182,6 +198,7 @@ MODELS = [
 HUB = [
     ("download sam3 tiny", "'tiny': one of fp32, fp16, checkpoint"),
     ("setup sam3 fp32 --precision fp16", "sam3 fp32 with --precision fp16: give only one of them"),
+    ("setup sam3 --directory x", "--directory is for checkpoints"),
     ("download sam3 --directory x", "--directory is for checkpoints"),
     ("setup sam3 --precision int8", "fp32, fp16"),
     ("setup sam2 --concepts", "sam2 has no models for words: leave --concepts out"),
@@ -198,6 +215,7 @@ MEASUREMENTS = [
     ("benchmark --compare pytorch", "'pytorch' is unknown"),
     ("benchmark --duration nan", "above 0"),
     ("benchmark --load-duration inf", "finite"),
+    ("benchmark --think nan", "at least 0"),
     ("benchmark --only none", "nothing to measure"),
     ("benchmark --image nowhere.jpg", "nowhere.jpg"),
     ("benchmark --weights nowhere.pt", "nowhere.pt"),
@@ -205,8 +223,11 @@ MEASUREMENTS = [
     ("benchmark", "nothing answers"),
     ("benchmark --decoder-in-session", "--decoder-in-session is for --local"),
     ("evaluate images --dataset coins --dataset coins", "needs a name of its own"),
+    ("evaluate videos --dataset clips --dataset clips", "needs a name of its own"),
     ("evaluate images --dataset clips", "by two commands"),
+    ("evaluate --dataset clips --dataset coins", "by two commands"),
     ("demo --out page.jpg", "page.jpg is a file: give a folder"),
+    ("doctor --metrics-url nonsense", "not the URL of metrics"),
     ("doctor --metrics-url http://[", "not the URL of metrics"),
 ]
 MISSING = [

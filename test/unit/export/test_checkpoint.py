@@ -214,23 +214,33 @@ def test_pickles_that_call_functions(
     "program",
     [
         b"ctorch\nFloatStorage\n)R.",  # a name that is no function
+        b"X\x01\x00\x00\x00a)R.",
         b"ccollections\nOrderedDict\n}R.",  # arguments that are no tuple
+        b"ccollections\nOrderedDict\nK\x01\x85R.",
         b"ctorch._utils\n_rebuild_tensor_v2\n)R.",
+        b"ctorch._utils\n_rebuild_tensor_v2\n(NNNNNNtR.",
         b"ctorch._tensor\n_rebuild_from_type_v2\n(X\x04\x00\x00\x00evalN)NtR.",
         b"NQ.",
+        b"(lp0\nQ.",
         b"ios\nsystem\n.",
+        b"(cos\nsystem\no.",
         b"}(]K\x01u.",  # keys that cannot be hashed, or only with a deep stack
         b"}(" + b")" + b"\x85" * 100_000 + b"K\x01u.",
         b"}(((K\x01ttK\x01u.",
         b"K\x01K\x02a.",
         b"K\x01(K\x02e.",
+        b"](K\x01K\x02u.",
         b"}(K\x01u.",
+        b"h\x05.",
         b"j\xff\xff\xff\xff.",
+        b"t.",
         b"a.",
+        b"0.",
         b"\x82\x01.",  # an extension
         b"\x97.",  # an out-of-band buffer
         b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",  # bytes beyond the end
         b"X\xff\xff\xff\xff.",
+        b"\x8a\xffa.",
         b"\xff.",
         b"",
     ],

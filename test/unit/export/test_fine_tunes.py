@@ -141,6 +141,7 @@ def test_a_file_on_the_disk(server: Server, tmp_path: Path) -> None:
         (lambda _: b"<html>Not found</html>", [], "neither a file of torch.save() nor safetensors"),
         (bytes, ["--sha256", "0"], "--sha256 0: it must have 64 hexadecimal digits"),
         (bytes, ["--name", "../up"], "is not a valid model name"),
+        (bytes, ["--mirror", "http://localhost"], "not for --url"),
     ],
 )
 def test_files_that_cannot_be_served_leave_nothing_behind(

@@ -211,19 +211,19 @@ def test_x_anylabeling_lists_its_models(http, image64):
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_x_anylabeling_shows_images_as_they_are_stored(http, picture, form):
-    """Its window ignores the EXIF orientation, so its points do, too."""
-    photo = Image.open(io.BytesIO(picture))
+@pytest.mark.parametrize("name", ["x-anylabeling", "osam"])
+def test_some_tools_show_images_as_they_are_stored(http, picture, name, form):
+    """X-AnyLabeling's window and osam's server ignore the EXIF orientation, so their points do, too."""
+    tool, photo = TOOLS[name], Image.open(io.BytesIO(picture))
     found = []
     for turn in (1, 6):
         exif = photo.getexif()
         exif[ExifTags.Base.Orientation] = turn
         stored = io.BytesIO()
         photo.save(stored, form, exif=exif)
-        body = TOOLS["x-anylabeling"].click(base64_of(stored.getvalue()))
-        shapes = posted(http, "/x-anylabeling/v1/predict", body)["data"]["shapes"]
-        found.append([shape["points"] for shape in shapes])
-    assert found[0] == found[1]
+        found.append(tool.mask(posted(http, tool.path, tool.click(base64_of(stored.getvalue()))), SHAPE))
+    assert found[0].any()
+    assert np.array_equal(*found)
 
 
 def test_the_requests_of_the_gateway_of_cvat(http, image64, sam2):

@@ -121,7 +121,7 @@ async def _image(bridge: Bridge, asked: GenerateRequest) -> StoredImage:
     if known is not None and (asked.image is None or bridge.engine.images.get(known) is not None):
         return bridge.engine.image(known)
     if asked.image is not None:
-        return await bridge.image(asked.image)
+        return await bridge.image(asked.image, upright=False)  # as osam reads images
     if asked.image_embedding is None:
         raise Problem(422, "send an image: its bytes as base64 in `image`, or the `image_embedding` of an answer")
     raise Problem(422, "image_embedding: only those of this service's answers are accepted: send `image`")

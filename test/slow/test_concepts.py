@@ -29,14 +29,18 @@ from triton_sam import (  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.concepts.instances import without_doubles  # noqa: E402
 from triton_sam.errors import ModelNotReadyError  # noqa: E402
-from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
+from triton_sam.export.sam3.reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.sessions.configs import write_programs  # noqa: E402
 from triton_sam.verify import format_table  # noqa: E402
-from triton_sam.verify.concept_transport import ConceptTransport  # noqa: E402
-from triton_sam.verify.concepts import LIMITS, answered_cases, verify_concepts  # noqa: E402
-from triton_sam.verify.video_transport import VideoTransport  # noqa: E402
+from triton_sam.verify.concepts import (  # noqa: E402
+    LIMITS,
+    ConceptTransport,
+    answered_cases,
+    verify_concepts,
+)
+from triton_sam.verify.video import VideoTransport  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTO = Image.open(ROOT / "test/images/coffee.jpg").convert("RGB")

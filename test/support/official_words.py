@@ -21,7 +21,7 @@ from triton_sam.export.sam3.video_words_reference import Sam3VideoWordsReference
 from triton_sam.export.weights import randomise, seeded
 from triton_sam.families.sam3 import SAM3
 from triton_sam.families.tables import ENCODER
-from triton_sam.verify.video_transport import VideoTransport
+from triton_sam.verify.video import VideoTransport
 from triton_sam.wire.pair import ModelPair
 
 SIDE, LOW = 336, 96

@@ -32,8 +32,7 @@ from triton_sam.families import get_family, tracking_families
 from triton_sam.local_server import LocalServer
 from triton_sam.scenes.clip import generate_clip
 from triton_sam.transport.onnx import OnnxTransport
-from triton_sam.verify.video import ClientRunner
-from triton_sam.verify.video_transport import VideoTransport
+from triton_sam.verify.video import ClientRunner, VideoTransport
 
 FIRST_COUNTED = 8
 """From this frame on, each frame attends to all seven memories. Earlier frames are not measured."""

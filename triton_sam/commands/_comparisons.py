@@ -22,9 +22,9 @@ from ..inputs.images import open_image
 from ..scenes.clip import generate_clip
 from ..transport.onnx import OnnxTransport
 from ..verify import compare, concepts, everything, video, video_words
-from ..verify.concept_transport import ConceptTransport, concepts_of
+from ..verify.concepts import ConceptTransport, concepts_of
 from ..verify.report import Comparable
-from ..verify.video_transport import VideoTransport
+from ..verify.video import VideoTransport
 from ..wire.video import video_model
 from . import _families
 

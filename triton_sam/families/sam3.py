@@ -150,7 +150,7 @@ SAM3 = Family(
         ),
     ),
     exporter="triton_sam.export.sam3.recipe:EXPORTER",
-    filled_exporter="triton_sam.export.sam3.filled:Sam3Filled",
+    filled_exporter="triton_sam.export.sam3.checkpoints:Sam3Filled",
 )
 """SAM3's tracker for points and boxes. The encoder takes RGB in -1..1, stretched or squashed to 1008x1008 pixels.
 

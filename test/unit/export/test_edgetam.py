@@ -163,7 +163,7 @@ def clip() -> list[np.ndarray]:
 def runner(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[verify.ClientRunner]:
     from triton_sam.client.video.sync import SAM2VideoClient
     from triton_sam.transport.onnx import OnnxTransport
-    from triton_sam.verify.video_transport import VideoTransport
+    from triton_sam.verify.video import VideoTransport
 
     folder = write_video_models(tmp_path_factory.mktemp("edgetam_video"), graphs).repository
     files = [folder / graphs.family.model_name(role) / "1" / "model.onnx" for role in graphs.specs]

@@ -211,7 +211,7 @@ def test_videos_have_the_official_masks(
     from triton_sam import SAM2VideoClient
     from triton_sam.export.sam2.recipe import find_config
     from triton_sam.transport.onnx import OnnxTransport
-    from triton_sam.verify.video_transport import VideoTransport
+    from triton_sam.verify.video import VideoTransport
 
     config = OmegaConf.load(find_config(SMALLEST["sam2"]))
     OmegaConf.update(config, "model", changes)

@@ -48,7 +48,7 @@ from triton_sam.families.tracking import (  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.transport.onnx import OnnxTransport  # noqa: E402
 from triton_sam.verify import video as verify  # noqa: E402
-from triton_sam.verify.video_transport import VideoTransport  # noqa: E402
+from triton_sam.verify.video import VideoTransport  # noqa: E402
 
 CELLS, FRAMES = 24, 6
 TOLERANCE = 1e-4

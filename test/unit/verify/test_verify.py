@@ -17,7 +17,7 @@ from triton_sam.scenes.clip import generate_clip
 from triton_sam.transport.onnx import OnnxTransport
 from triton_sam.verify import THRESHOLDS, OnnxClient, Row, Thresholds, format_table
 from triton_sam.verify import video as verify
-from triton_sam.verify.video_transport import VideoTransport
+from triton_sam.verify.video import VideoTransport
 
 pytestmark = pytest.mark.export
 LOOSE = Thresholds(0.98, None, 0.05)

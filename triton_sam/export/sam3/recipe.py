@@ -17,9 +17,8 @@ from ..exporter import Exporter
 from ..reference import Frames, VideoReference, VideoWordsReference
 from ..settings import Settings
 from .checkpoints import NO_MEMORY_PLACEMENTS, checkpoint_folder, config_name, metadata_of, placement
-from .concept_reference import Sam3ConceptReference
 from .model import configuration, detector_configuration, load_official, video_configuration
-from .reference import Sam3Reference
+from .reference import Sam3ConceptReference, Sam3Reference
 
 try:
     import onnx

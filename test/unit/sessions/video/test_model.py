@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.fake_tracking import (
+    FAMILY,
     TABLE,
     Client,
     FakeModels,

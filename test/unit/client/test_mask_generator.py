@@ -108,13 +108,6 @@ def test_the_client_is_one_of_the_family():
         SAM2AutomaticMaskGenerator(other)
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"), [("mobilesam", SamAutomaticMaskGenerator), ("sam2", SAM2AutomaticMaskGenerator)]
-)
-def test_each_family_has_the_generator_that_its_table_names(family, kind):
-    assert type(generator_of(FakeClient(family))) is kind
-
-
 @pytest.mark.parametrize("family", ["sam3", "edgetam"])
 def test_a_family_without_official_generator(family):
     known = "sam1, sam2, mobilesam, samhq"

@@ -100,12 +100,6 @@ def test_polygons_may_be_anywhere_or_of_any_length(monkeypatch):
     assert all(np.array_equal(one.exterior, other.exterior) for one, other in zip(coarse, again, strict=True))
 
 
-@pytest.mark.parametrize("ring", [[1, 2, 3], [["a", 1]], [[0, 0], [1, float("nan")], [2, 2]], [[0, 0, 0]]])
-def test_what_is_no_ring_is_refused(ring):
-    with pytest.raises(InputError, match="a polygon"):
-        fill_polygons([ring], (4, 4))
-
-
 def test_a_person_gets_no_specks_and_no_pinholes():
     mask = rectangles.mask((20, 10, 120, 110), size=(200, 200))
     mask[30:60, 30:60] = False  # a hole that counts

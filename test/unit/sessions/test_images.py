@@ -207,15 +207,6 @@ def server():
     return Server()
 
 
-def test_an_encoder_with_other_weights_gives_an_image_another_id(server):
-    """Else a server whose model was exchanged would answer from the embeddings of the old weights."""
-    image = {"image": text(colored(1))}
-    models = [session(server.models, weights=weights) for weights in ("weights", "weights", "others")]
-    ids = [model.answer(image).tensors["image_id"][0] for model in models]
-    assert ids[0] == ids[1] == server.ids[1]
-    assert ids[2] != ids[0]
-
-
 @pytest.mark.parametrize(
     ("objects", "fit", "calls"),
     [(64, 16, [64, 32, 16, 16, 32, 16, 16]), (7, 1, [7, 4, 2, 1, 1, 2, 1, 1, 3, 2, 1, 1, 1])],

@@ -204,13 +204,6 @@ def call(*lacks):
     return triton, set(triton.load("bls").call("sam2_decoder", [], ("masks", "iou"), ("cpu", 0)))
 
 
-def test_a_complete_answer_is_asked_for_once():
-    triton, outputs = call()
-    assert outputs == {"masks", "iou"}
-    assert len(triton.calls) == 1
-    assert not triton.warnings
-
-
 def test_an_answer_that_lacks_an_output_is_asked_for_again():
     triton, outputs = call(("masks",))
     assert outputs == {"masks", "iou"}

@@ -22,6 +22,7 @@ from triton_sam.masks.boxes import intersection_over_union  # noqa: E402
 TEXTS = ("bus", "traffic light")
 RULES = VideoRules(
     hotstart_delay=4,
+    hotstart_unmatch_thresh=4,
     hotstart_dup_thresh=2,
     assoc_iou_thresh=0.05,
     trk_assoc_iou_thresh=0.05,

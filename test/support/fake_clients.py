@@ -21,7 +21,7 @@ from triton_sam.client.session_image import RemoteImage, SessionImage
 from triton_sam.concepts.instances import Instance
 from triton_sam.concepts.query import Query, check_parameters
 from triton_sam.errors import PromptError
-from triton_sam.everything.parts import FoundMask, last_pixels
+from triton_sam.everything.search import FoundMask, last_pixels
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.segment import VideoSegment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.everything.parts import FoundMask, last_pixels
+from triton_sam.everything.search import FoundMask, last_pixels
 
 
 def mask(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (20, 30)) -> np.ndarray:

@@ -15,7 +15,7 @@ from triton_sam.annotate.job import opened
 from triton_sam.annotate.large import Tiling, read_large_source
 from triton_sam.annotate.sources import read_source
 from triton_sam.errors import ImageError
-from triton_sam.inputs import deep, notes
+from triton_sam.inputs import deep, header
 from triton_sam.inputs.formats import FORMATS, LARGE_SUFFIXES, TABLE, UPLOADS, is_image
 from triton_sam.inputs.images import image_bytes, open_image
 from triton_sam.integrations.napari.sources import Source
@@ -38,7 +38,7 @@ by_name = pytest.mark.parametrize("hard", IMAGES, ids=lambda hard: hard.name)
 @pytest.fixture(autouse=True)
 def silent(monkeypatch):
     """Let every test hear each note anew."""
-    monkeypatch.setattr(notes, "_SAID", set())
+    monkeypatch.setattr(header, "_SAID", set())
 
 
 def corners(pixels):
@@ -209,7 +209,7 @@ def test_percentiles_leave_outliers_out(tmp_path):
 def without_packages(monkeypatch):
     for name in ("tifffile", "imagecodecs"):
         monkeypatch.setitem(sys.modules, name, None)
-    for module in (deep, notes):
+    for module in (deep, header):
         monkeypatch.setattr(module, "find_package", lambda _: None)
     monkeypatch.setattr("triton_sam.inputs.images.has_packages", lambda _: False)
 

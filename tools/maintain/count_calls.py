@@ -43,7 +43,7 @@ LENGTH = "Inference-Header-Content-Length"
 CLIENT, MODEL, AROUND, IMAGES, WAY = "client", "model", "around the model", "opening images", "on the way"
 FILES_AROUND = tuple(
     f"{PACKAGE}/sessions/{name}.py"
-    for name in ("bls", "tasks", "metrics", "python_model", "image/triton_model", "video/triton_model")
+    for name in ("bls", "tasks", "python_model", "image/triton_model", "video/triton_model")
 )
 """The queue, the clocks, the calls to other models and the metrics of a session model."""
 FILES_OF_IMAGES = tuple(f"{PACKAGE}/inputs/{name}" for name in ("images.py", "header.py", "deep.py", "video/"))

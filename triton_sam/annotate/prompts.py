@@ -23,7 +23,7 @@ from PIL import Image
 
 from ..errors import InputError
 from ..families.base import Family, FloatArray, Size
-from ..inputs.text_files import read_json, read_text
+from ..inputs.remote import read_json, read_text
 from ..masks import mask_to_box, rle_to_mask
 from ..masks.rle import rle_to_box
 from .sources import OBJECT, ImageItem, Skipped, Source

@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import InputError
 from ..families.base import Size
 from ..inputs.names import find_file
-from ..inputs.text_files import read_text
+from ..inputs.remote import read_text
 from ..masks import mask_to_rle
 from ..masks.polygons import fill_polygons
 from .prompts import Prompt, Prompts, read_points

@@ -22,8 +22,7 @@ from ..families.base import Size
 from ..inputs.formats import LARGE_SUFFIXES, is_image
 from ..inputs.images import ImageSource
 from ..inputs.names import BRACKETS, files_matching, find_file, fixed_part, name_of, normal_form
-from ..inputs.remote import content_at, copy_of, exists, is_remote, patiently, place_of
-from ..inputs.text_files import read_json, read_text
+from ..inputs.remote import content_at, copy_of, exists, is_remote, patiently, place_of, read_json, read_text
 from ..inputs.video import FrameSource, open_frames
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".wmv")

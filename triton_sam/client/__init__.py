@@ -22,7 +22,7 @@ A frame of a video takes these steps in a pass:
 1. `Video.propagate` (video/video.py) checks its arguments. `look_ahead` (video/frames.py) yields the frames. Its thread
    reads the next ones and sends them by `SessionFlows.upload`: the server encodes frame t + 1 while it tracks frame t.
 2. `SessionFlows.run` (video/flows.py) is the flow of the operation `propagate`. `VideoModel.request`
-   (video/requests.py) builds its request, and `carry` and the transport send it as they send a click.
+   (video/flows.py) builds its request, and `carry` and the transport send it as they send a click.
 3. The video model (sessions/video/) runs the operations of a session in sequence: `Tracker.track` takes the
    embeddings from the cache, and calls memory attention, decoder and memory encoder for all objects.
 4. The answer has a row for each object. `VideoModel.read_segments` makes the masks.

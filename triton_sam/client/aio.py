@@ -27,8 +27,7 @@ from .sync import EmbeddingsPlace, SamTritonClient
 
 if TYPE_CHECKING:
     from ..everything.parameters import Parameters
-    from ..everything.parts import Found
-    from ..everything.search import FoundObjects, SearchProgress
+    from ..everything.search import Found, FoundObjects, SearchProgress
     from .concepts import FoundInstances
 
 Value = TypeVar("Value")
@@ -133,8 +132,7 @@ class ImagesInThreads(InThreads):
         parameters: Mapping[str, Any],
     ) -> FoundObjects:
         """Find all objects, see SAM2TritonClient.everything(). ``progress`` is called on the event loop."""
-        from ..everything.parts import Found
-        from ..everything.search import FoundObjects
+        from ..everything.search import Found, FoundObjects
         from .everything import to_search
 
         client = self._client

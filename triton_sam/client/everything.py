@@ -20,8 +20,7 @@ from PIL import Image
 from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.parts import Found, FoundMask, Part, see
-from ..everything.search import Encode, NextParts, SearchProgress, search_in_parts
+from ..everything.search import Encode, Found, FoundMask, NextParts, Part, SearchProgress, search_in_parts, see
 from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source

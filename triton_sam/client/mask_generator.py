@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters
-from ..everything.parts import FoundObject, last_pixels
+from ..everything.search import FoundObject, last_pixels
 from ..families import FAMILIES, get_family
 from ..inputs.images import ImageSource
 from ..masks.cleanup import Cleanup

@@ -29,8 +29,7 @@ if TYPE_CHECKING:  # clicks do not need these imports
     from ..concepts.query import Query
     from ..concepts.video_rules import Detections
     from ..everything.parameters import Parameters
-    from ..everything.parts import Found, Part
-    from ..everything.search import FoundObjects, SearchProgress
+    from ..everything.search import Found, FoundObjects, Part, SearchProgress
     from .concepts import FoundInstances
     from .server_models import ServerModels
 

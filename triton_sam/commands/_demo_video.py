@@ -19,7 +19,7 @@ from ..families.tracking import MEMORY_ATTENTION
 from ..masks.segment import VideoSegment
 from ..repository.folder import version_folders
 from ..repository.onnx_header import read_metadata
-from ..tracks.overlay_video import draw_records, has_av, write_gif, write_mp4
+from ..tracks.formats import draw_records, has_av, write_gif, write_mp4
 from ..tracks.records import MaskRecord
 from ..wire.video import video_model
 from . import _options, _server, _video

@@ -18,7 +18,7 @@ from ..families import tracking_families
 from ..inputs.images import open_image
 from ..inputs.video import FrameSource, open_frames
 from ..inputs.video.base import BEST_QUALITY
-from ..tracks.overlay_video import DEFAULT_RATE
+from ..tracks.formats import DEFAULT_RATE
 from ..tracks.prompts import ObjectPrompt, merge, read_prompts
 from . import _options
 from ._task_options import numbers

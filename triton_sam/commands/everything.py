@@ -26,8 +26,7 @@ from ..client.everything import Progress, last_of
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.parts import FoundObject
-from ..everything.search import SearchProgress
+from ..everything.search import FoundObject, SearchProgress
 from ..inputs.images import open_image
 from ..masks.boxes import corner_and_size
 from ..masks.coco import coco_document

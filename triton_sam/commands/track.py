@@ -29,8 +29,7 @@ from .._common.signals import ends_by_interrupt
 from ..client.video.words import chosen_frames
 from ..errors import ConfigurationError, PromptError, SamError
 from ..tracks.folder import MANIFEST, TrackFolder
-from ..tracks.formats import TRACK_FORMATS, TrackedVideo
-from ..tracks.overlay_video import encoder_name
+from ..tracks.formats import TRACK_FORMATS, TrackedVideo, encoder_name
 from ..tracks.prompts import ObjectPrompt
 from ..tracks.records import MaskRecord
 from . import _options, _server, _task_options, _track_words, _video

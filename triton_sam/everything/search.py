@@ -1,25 +1,209 @@
 """The search for all objects of an image: a generator that requests embeddings and parts, and yields its progress.
 
 Every step follows automatic_mask_generator.py and utils/amg.py of the packages segment_anything and sam2, so that the
-masks equal theirs. The caller chooses how to compute a part, see parts.py.
+masks equal theirs. A client or a session model can compute a part, clicks on some points: it gives see() the function
+that decodes the points.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
-from ..families.base import FloatArray, Size
-from ..masks.boxes import Box, suppressed
+from ..families.base import Family, FloatArray, Size
+from ..masks.boxes import Box, mask_to_box, suppressed
 from ..masks.cleanup import remove_small_regions
+from ..masks.resize import full_size_logits
 from ..masks.rle import BoolArray
+from ..masks.segment import Segment
 from .parameters import Parameters
-from .parts import Found, FoundMask, FoundObject, Part, crop_boxes, last_pixels
+
+Decode = Callable[[Any, FloatArray, "FloatArray | None", bool], tuple[FloatArray, FloatArray]]
+"""Returns logits (P,C,h,w) and scores (P,C) of P objects. The arguments are the encoded image, one foreground point of
+each object (P,1,2) in pixels of this image, the logits (P,1,h,w) to refine or None, and whether to return all
+candidates."""
+_EDGE = 20
+"""A mask counts as cut off if its box is within this many pixels of the edge of its crop."""
+
+
+def crop_boxes(size: Size, layers: int, overlap_ratio: float) -> Iterator[tuple[Box, int]]:
+    """Yield the whole image and then all crops, each with its layer: generate_crop_boxes of the official code."""
+    width, height = size
+    yield (0, 0, width, height), 0
+    for layer in range(1, layers + 1):
+        count = 2**layer
+        overlap = int(overlap_ratio * min(size) * (2 / count))
+        wide, high = (math.ceil((overlap * (count - 1) + side) / count) for side in size)
+        lefts, tops = ([(length - overlap) * index for index in range(count)] for length in (wide, high))
+        for left, top in itertools.product(lefts, tops):
+            yield (left, top, min(left + wide, width), min(top + high, height)), layer
+
+
+def stability_of(logits: FloatArray, threshold: float, offset: float) -> float:
+    """Return the IoU of the masks at two thresholds, 0..1; 0.0 if both are empty, where the official code returns NaN.
+
+    Reference: calculate_stability_score.
+    """
+    inner, outer = (np.count_nonzero(logits > threshold + sign * offset) for sign in (1, -1))
+    return float(np.float32(inner) / np.float32(outer)) if outer else 0.0
+
+
+def last_pixels(mask: BoolArray) -> Box:
+    """Return the first and the last column and row of a mask as x1, y1, x2, y2; zeros if it is empty."""
+    box = mask_to_box(mask)
+    return (0, 0, 0, 0) if box is None else (box[0], box[1], box[2] - 1, box[3] - 1)
+
+
+def is_cut_off(box: Box, crop: Box, whole: Size) -> bool:
+    """Whether a box in pixels of its crop ends near an edge of the crop that is not one of the image."""
+    placed = np.add(box, (crop[0], crop[1], crop[0], crop[1]))
+    near_crop = np.abs(placed - crop) <= _EDGE
+    near_image = np.abs(placed - (0, 0, *whole)) <= _EDGE
+    return bool((near_crop & ~near_image).any())
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # Segment's repr shows no arrays
+class FoundObject(Segment):
+    """An object found without a prompt. ``score`` is the predicted IoU, ``object_index`` its index, from 0.
+
+    Args:
+        point: x, y of the click in pixels of the image.
+    """
+
+    stability_score: float = 0.0
+    point: tuple[float, float] = (0.0, 0.0)
+    crop_box: Box = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class FoundMask:
+    """One object, stored in an eighth of the memory of its mask.
+
+    Args:
+        bits: the mask in the crop, row by row, 8 pixels in a byte.
+        point: x, y of the click in pixels of the crop.
+        box: the first and the last column and row in pixels of the crop.
+    """
+
+    bits: npt.NDArray[np.uint8]
+    score: float
+    stability: float
+    point: tuple[float, float]
+    box: Box
+    crop: Box
+    size: Size
+
+    @property
+    def placed_box(self) -> Box:
+        """The box in pixels of the image."""
+        left, top = self.crop[:2]
+        return self.box[0] + left, self.box[1] + top, self.box[2] + left, self.box[3] + top
+
+    def segment(self, number: int = 0) -> FoundObject:
+        """Return the object with its mask bool (H,W) at the size of the image; ``number`` is its index, from 0."""
+        left, top, right, bottom = self.crop
+        shape = bottom - top, right - left
+        mask = np.zeros(self.size[::-1], np.bool_)
+        mask[top:bottom, left:right] = np.unpackbits(self.bits, count=math.prod(shape)).reshape(shape)
+        point = (self.point[0] + left, self.point[1] + top)
+        return FoundObject(mask, self.score, None, number, 0, self.stability, point, self.crop)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A request for the masks under some points that pass the filters. The answer is Found.
+
+    Args:
+        points: float64 (N,2), x and y in pixels of the crop.
+    """
+
+    image: Any
+    points: npt.NDArray[Any]
+    crop: Box
+    whole: Size
+    parameters: Parameters
+
+    @property
+    def size(self) -> Size:
+        """Width and height of the crop."""
+        left, top, right, bottom = self.crop
+        return right - left, bottom - top
+
+
+@dataclass
+class Found:
+    """Objects of an image, and how they were found.
+
+    Args:
+        masks: the masks that pass the filters, in the order of the points; at the end of a search, in the order of the
+            official generators.
+    """
+
+    masks: list[FoundMask] = field(default_factory=list)
+    decodes: int = 0
+    candidates: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def objects(self) -> list[FoundObject]:
+        """The objects with their full-size masks."""
+        return [each.segment(number) for number, each in enumerate(self.masks)]
+
+    @property
+    def reason(self) -> str:
+        """A sentence about the number of masks that each filter dropped."""
+        if not self.candidates:
+            return "There were no points: give a higher points_per_side."
+        parts = [f"{name} dropped {count}" for name, count in self.dropped.items() if count]
+        return f"Of {self.candidates} masks, {', '.join(parts) or 'no filter dropped any'}: try lower thresholds."
+
+
+def see(part: Part, family: Family, decode: Decode) -> Found:
+    """Click on points, and filter their masks."""
+    chosen, points, seen = part.parameters, part.points, Found()
+    seen.decodes += len(points)
+    logits, scores = decode(part.image, points[:, None], None, chosen.multimask_output)
+    points = points.repeat(logits.shape[1], axis=0)
+    logits, scores = logits.reshape(-1, *logits.shape[2:]), scores.ravel()
+    seen.candidates += len(logits)
+    if chosen.use_m2m:
+        seen.decodes += len(points)
+        refined, better = decode(part.image, points[:, None], logits[:, None], False)
+        logits, scores = refined[:, 0], better.ravel()
+    for low, score, point in zip(logits, scores, points, strict=True):
+        _consider(part, family, seen, low, float(score), (float(point[0]), float(point[1])))
+    return seen
+
+
+def _consider(
+    part: Part, family: Family, seen: Found, low: FloatArray, score: float, point: tuple[float, float]
+) -> None:
+    """Filter a mask. Scores are compared in FP32, as in torch: 19/20 passes 0.95."""
+    chosen = part.parameters
+    if chosen.pred_iou_thresh > 0 and not np.float32(score) > np.float32(chosen.pred_iou_thresh):
+        seen.dropped["pred_iou_thresh"] += 1
+        return
+    logits = full_size_logits(chosen.cleanup.clean_logits(low), part.size, family)
+    stability = stability_of(logits, chosen.mask_threshold, chosen.stability_score_offset)
+    if chosen.stability_score_thresh > 0 and not np.float32(stability) >= np.float32(chosen.stability_score_thresh):
+        seen.dropped["stability_score_thresh"] += 1
+        return
+    mask = chosen.cleanup.clean_mask(logits > chosen.mask_threshold, [point])
+    box = last_pixels(mask)
+    if is_cut_off(box, part.crop, part.whole):
+        seen.dropped["the edge of a crop"] += 1
+        return
+    seen.masks.append(FoundMask(np.packbits(mask), score, stability, point, box, part.crop, part.whole))
+
 
 POINTS_PER_REQUEST = 8
 """Default number of points in one request for masks. A CPU decodes them one by one."""

@@ -26,9 +26,11 @@ from .header import (
     nodata_text,
     number_type,
     orientation,
+    say_channels,
+    say_stretch,
+    say_upper_bits,
     upright,
 )
-from .notes import say_channels, say_stretch, say_upper_bits
 from .samples import ORIENTATION, Bytes, Samples, Values, is_stretched, nodata_of, samples_of_page, value_range
 
 MAX_DEEP_PIXELS = 100_000_000

@@ -30,8 +30,16 @@ from .deep import (
     stretched,
 )
 from .formats import FORMATS
-from .header import count_pages, open_header, orientation, turned_back, upright, without_texts
-from .notes import say_pages, say_transparency
+from .header import (
+    count_pages,
+    open_header,
+    orientation,
+    say_pages,
+    say_transparency,
+    turned_back,
+    upright,
+    without_texts,
+)
 from .samples import Samples
 
 PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]

@@ -1,8 +1,13 @@
-"""Read files at URLs with fsspec and universal_pathlib, with retries while a storage is unavailable."""
+"""Read files at URLs with fsspec and universal_pathlib, with retries while a storage is unavailable.
+
+Text files from other programs are UTF-8 or UTF-16, with or without a byte-order mark.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 import os
 import re
 import time
@@ -12,7 +17,45 @@ from typing import Any, TypeVar, cast
 
 from .._common.backoff import spread
 from .._common.extras import missing
-from ..errors import ConfigurationError, DownloadError, ImageError, MissingDependencyError, SamError
+from ..errors import ConfigurationError, DownloadError, ImageError, InputError, MissingDependencyError, SamError
+
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""The first bytes of a file in UTF-16, which PowerShell writes."""
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return the text of a file without its byte-order mark. Line endings are kept.
+
+    Args:
+        errors: "strict", or "surrogateescape" for lists of file names, which need not be UTF-8.
+    """
+    try:
+        content = content_at(path) if is_remote(path) else path.read_bytes()
+    except SamError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a null character in the name
+        raise InputError(f"{path} cannot be read: {error}") from error
+    encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
+    try:
+        return content.decode(encoding, errors)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path} cannot be read: line {line} is not text in UTF-8 ({content[error.start : error.start + 4]!r}): "
+            "save the file as UTF-8 (in Excel: CSV UTF-8)"
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file, in an encoding that read_text() supports."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+
 
 ATTEMPTS = 4
 PAUSE = 1.0

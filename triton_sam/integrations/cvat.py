@@ -21,7 +21,7 @@ from ..errors import ConfigurationError, MissingDependencyError, PromptError
 from ..families.base import Size
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.video.base import encode
-from ..inputs.video.growing import GrowingFrames, SharedPath
+from ..inputs.video.streams import GrowingFrames, SharedPath
 from ..masks.boxes import mask_to_box
 from ..masks.polygons import fill_polygons, mask_to_polygons
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask

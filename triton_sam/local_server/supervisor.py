@@ -64,7 +64,7 @@ ORPHAN_SECONDS = 5.0
 """Maximum seconds until the stubs have ended after tritonserver."""
 STATE_FILE = "state.json"
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
-"""The environment variable with the number of restarts, for the metrics of session models (sessions/metrics.py)."""
+"""The environment variable with the number of restarts, for the metrics of session models."""
 STATUS_AFTER_GIVING_UP = 1
 
 STOP, RELOAD, ENDED = "stop", "reload", "ended"

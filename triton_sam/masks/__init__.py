@@ -1,7 +1,7 @@
 """Converts a decoder's logits to full-size masks, and encodes masks in every supported format.
 
-`segment` has masks with their scores and the table of wire formats. `cleanup` has optional changes of masks, which use
-the connected parts of `parts`.
+`segment` has masks with their scores and the table of wire formats. `cleanup` has optional changes of masks, and their
+connected parts.
 """
 
 from .boxes import intersection_over_union, mask_to_box

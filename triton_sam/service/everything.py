@@ -16,8 +16,7 @@ from pydantic import BaseModel, Field
 from .._common import strict_json
 from ..client.speculative import SpeculativeSAM2Client
 from ..everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, parameters_of
-from ..everything.parts import FoundMask
-from ..everything.search import SearchProgress
+from ..everything.search import FoundMask, SearchProgress
 from ..inputs.embeddings import ImageEmbeddings
 from ..masks.cleanup import MAX_THRESHOLD, Cleanup
 from ..masks.segment import TOLERANCE

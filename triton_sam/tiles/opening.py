@@ -20,8 +20,7 @@ from .._common.extras import missing
 from ..errors import DownloadError, ImageError, SamError
 from ..families.base import Size
 from ..inputs.formats import RASTER_SUFFIXES
-from ..inputs.header import TURNED
-from ..inputs.notes import say_once
+from ..inputs.header import TURNED, say_once
 from ..inputs.remote import RemoteFile, is_remote, place_of
 from ..inputs.samples import (
     ORIENTATION,

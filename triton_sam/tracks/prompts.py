@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import InputError, PromptError
 from ..inputs.header import open_header
 from ..inputs.names import find_file
-from ..inputs.text_files import read_json
+from ..inputs.remote import read_json
 from ..masks.rle import BoolArray
 from ..masks.segment import VideoSegment
 

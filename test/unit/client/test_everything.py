@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 from support.rectangles import found_mask
 
-from triton_sam.everything import parts
+from triton_sam.everything import search
 from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.parts import Found
-from triton_sam.everything.search import drop_small_regions
+from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
 from triton_sam.masks.boxes import suppressed
 
@@ -31,7 +30,7 @@ def test_grids_equal_the_official_ones(count, layers, factor):
 @example((640, 640), 1)
 def test_crops_equal_the_official_ones(size, layers):
     boxes, numbers = amg.generate_crop_boxes(size[::-1], layers, 512 / 1500)
-    assert list(parts.crop_boxes(size, layers, 512 / 1500)) == [
+    assert list(search.crop_boxes(size, layers, 512 / 1500)) == [
         (tuple(box), number) for box, number in zip(boxes, numbers, strict=True)
     ]
 
@@ -52,13 +51,13 @@ def test_suppression_equals_torchvision(threshold):
 
 
 def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):
-    monkeypatch.setattr(parts, "full_size_logits", lambda logits, *_: logits)
+    monkeypatch.setattr(search, "full_size_logits", lambda logits, *_: logits)
     low = np.zeros((4, 5), np.float32)
     low.ravel()[:19] = 2  # 19 of 20 pixels are stable: 0.95, the default threshold
     for score, kept in [(0.9, True), (float(np.float32(0.8)), False)]:  # torch.tensor([0.8]) > 0.8 is False
         chosen = Parameters(1, mask_threshold=-0.5)
-        part, seen = parts.Part(None, np.zeros((0, 2)), (0, 0, 5, 4), (5, 4), chosen), parts.Found()
-        parts._consider(part, get_family("sam2"), seen, low, score, (1.0, 1.0))
+        part, seen = search.Part(None, np.zeros((0, 2)), (0, 0, 5, 4), (5, 4), chosen), search.Found()
+        search._consider(part, get_family("sam2"), seen, low, score, (1.0, 1.0))
         assert bool(seen.masks) is kept
 
 
@@ -69,9 +68,9 @@ def test_stability_and_boxes_equal_the_official_ones():
     official = amg.calculate_stability_score(torch.tensor(logits), 0.5, 1.0).numpy()
     assert np.isnan(official[1])
     expected = np.nan_to_num(official)  # NaN is not JSON
-    np.testing.assert_array_equal([parts.stability_of(each, 0.5, 1.0) for each in logits], expected)
+    np.testing.assert_array_equal([search.stability_of(each, 0.5, 1.0) for each in logits], expected)
     boxes = amg.batched_mask_to_box(torch.tensor(logits > 0.5)).tolist()
-    assert [list(parts.last_pixels(each > 0.5)) for each in logits] == boxes
+    assert [list(search.last_pixels(each > 0.5)) for each in logits] == boxes
 
 
 def test_cut_off_masks_equal_the_official_ones():
@@ -80,7 +79,7 @@ def test_cut_off_masks_equal_the_official_ones():
     corners = rng.integers(0, 100, (300, 2))
     boxes = np.concatenate([corners, corners + rng.integers(0, 100, (300, 2))], axis=1)
     official = amg.is_box_near_crop_edge(torch.tensor(boxes), list(crop), [0, 0, *whole]).tolist()
-    assert [parts.is_cut_off(tuple(box), crop, whole) for box in boxes.tolist()] == official
+    assert [search.is_cut_off(tuple(box), crop, whole) for box in boxes.tolist()] == official
     assert 20 < sum(official) < 280
 
 

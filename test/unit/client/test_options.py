@@ -19,7 +19,7 @@ from triton_sam import (
 )
 from triton_sam.client.session_image import RemoteImage, SessionImage
 from triton_sam.client.video.words import FoundObject as FoundInVideo
-from triton_sam.everything.parts import FoundObject
+from triton_sam.everything.search import FoundObject
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks.segment import Segment
 

@@ -9,7 +9,7 @@ import pytest
 from triton_sam import Cleanup
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything.parameters import Parameters, parameters_of
-from triton_sam.everything.parts import Found, FoundMask, Part, see
+from triton_sam.everything.search import Found, FoundMask, Part, see
 from triton_sam.families import get_family
 
 FAMILY = get_family("sam2")

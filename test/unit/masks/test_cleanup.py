@@ -9,8 +9,14 @@ from support import strategies as _profiles  # noqa: F401 - loads the profiles o
 
 from triton_sam.errors import InputError
 from triton_sam.masks import Cleanup, resize_logits
-from triton_sam.masks.cleanup import clip_to_box, keep_clicked, remove_small_regions, smooth_outline
-from triton_sam.masks.parts import find_parts, innermost_points
+from triton_sam.masks.cleanup import (
+    clip_to_box,
+    find_parts,
+    innermost_points,
+    keep_clicked,
+    remove_small_regions,
+    smooth_outline,
+)
 
 
 def noise(shape, share):

@@ -13,9 +13,8 @@ from support.tracked import HEIGHT, SIDE, Found, disc
 
 from triton_sam.errors import InputError, PromptError
 from triton_sam.masks.label_map import davis_palette
-from triton_sam.tracks import overlay_video
-from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map
-from triton_sam.tracks.overlay_video import write_gif, write_mp4
+from triton_sam.tracks import formats
+from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map, write_gif, write_mp4
 from triton_sam.tracks.prompts import read_prompts
 from triton_sam.tracks.records import MaskRecord, append_records, read_records
 
@@ -115,7 +114,7 @@ def test_coco_video_decodes_with_pycocotools():
 @pytest.mark.parametrize("size", [(64, 48), (63, 47)])
 def test_mp4_has_the_frames_the_rate_and_even_sides(tmp_path, monkeypatch, encoders, size):
     av = pytest.importorskip("av")
-    monkeypatch.setattr(overlay_video, "_CODECS", encoders)
+    monkeypatch.setattr(formats, "_CODECS", encoders)
     colors = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
     rate = Fraction(30000, 1001)
     path = tmp_path / "overlay.mp4"

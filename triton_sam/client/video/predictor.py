@@ -18,7 +18,7 @@ from ...inputs.prompts import PromptArray
 from ...inputs.video.opening import VideoSource
 from ...masks.resize import resize_logits
 from ...transport.base import Tensors
-from .requests import WITH_LOGITS
+from .flows import WITH_LOGITS
 from .sync import SAM2VideoClient
 from .video import Video
 

@@ -16,8 +16,8 @@ from ...transport.options import Busy
 from ...transport.triton import Transport
 from ...transport.url import parse_url
 from ..spellings import also_spelled
+from .flows import VideoModel
 from .frames import VideoOptions
-from .requests import VideoModel
 from .video import Video
 
 

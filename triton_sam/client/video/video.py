@@ -25,9 +25,8 @@ from ...transport.base import BaseTransport, Tensors
 from ...wire import video as wire
 from ...wire.contract import unknown_form
 from ..flows import carry
-from .flows import SessionFlows
+from .flows import WITH_LOGITS, WITH_MASKS, Operation, SessionFlows, VideoModel
 from .frames import SessionFrames, Stop, VideoOptions, look_ahead
-from .requests import WITH_LOGITS, WITH_MASKS, Operation, VideoModel
 
 Result = TypeVar("Result")
 Segments = dict[int, VideoSegment]

@@ -29,8 +29,8 @@ from ...wire import video as wire
 from ...wire.contract import IOU_PREDICTIONS, MASKS
 from ..concepts import read_detections
 from ..sync import SamTritonClient
+from .flows import WITH_LOGITS, Operation
 from .frames import Stop, look_ahead
-from .requests import WITH_LOGITS, Operation
 from .video import OnProgress, Segments, Video
 
 PROMPT_LOGIT = 0.5

@@ -40,7 +40,7 @@ def open_frames(source: VideoSource, quality: int | None = None, window: int = D
     if isinstance(source, (str, os.PathLike)):
         return _from_path(os.fspath(source), quality, window)
     if isinstance(source, (int, np.integer)) and not isinstance(source, bool):
-        from .live import camera_frames
+        from .streams import camera_frames
 
         return camera_frames(int(source), quality, window)
     return _from_object(source, quality, window)
@@ -52,7 +52,7 @@ def _from_object(source: Any, quality: int | None, window: int) -> FrameSource:
             raise VideoError(f"an array of frames must be (T,H,W,3), not {source.shape}")
         return ImageFrames(list(source), quality, "the array")
     if hasattr(source, "read"):
-        from .live import live_frames
+        from .streams import live_frames
 
         return live_frames(source, str(getattr(source, "name", "the file")), quality, window)
     if isinstance(source, Sequence) and not isinstance(source, (bytes, bytearray, memoryview)):
@@ -67,7 +67,7 @@ def _from_object(source: Any, quality: int | None, window: int) -> FrameSource:
 
 def _from_path(name: str, quality: int | None, window: int) -> FrameSource:
     if _URL.match(name):
-        from .live import live_frames
+        from .streams import live_frames
 
         return live_frames(name, name, quality, window)
     path = Path(name)
@@ -85,6 +85,6 @@ def _from_path(name: str, quality: int | None, window: int) -> FrameSource:
         from .files import VideoFrames
 
         return VideoFrames(path, quality)
-    from .live import live_frames
+    from .streams import live_frames
 
     return live_frames(name, name, quality, window)  # a pipe or a device

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from ..._common import strict_json
 from ...concepts.instances import Instance
-from ...everything.parts import FoundMask
+from ...everything.search import FoundMask
 from ...families.base import FloatArray, Size
 from ...masks.rle import mask_to_rle
 from ...masks.segment import Segment

@@ -19,7 +19,7 @@ from ..._common.lru import ByteLru
 from ...annotate.prompts import mask_logits
 from ...families.base import Family, Size
 from ...masks.boxes import mask_to_box
-from ...masks.parts import find_parts, innermost_points
+from ...masks.cleanup import find_parts, innermost_points
 from ...masks.polygons import fill_polygons
 from ...masks.rle import BoolArray
 from ...wire.contract import MAX_OBJECTS

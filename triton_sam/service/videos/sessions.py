@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import VideoError
-from ...inputs.video.growing import GrowingFrames, SharedPath
+from ...inputs.video.streams import GrowingFrames, SharedPath
 from ...tracks.records import MaskRecord
 from .. import background
 from ..budgets import Lease

@@ -15,7 +15,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from ...inputs.video.base import FrameSource
-from ...inputs.video.growing import GrowingFrames, SharedPath
+from ...inputs.video.streams import GrowingFrames, SharedPath
 from ...tracks.records import MaskRecord
 from .. import background
 from ..budgets import Budgets, stopping

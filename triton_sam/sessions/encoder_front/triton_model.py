@@ -23,8 +23,7 @@ from ...repository.config import ALIAS_KEY
 from ...wire.encoder_front import JPEG_IMAGE, PIXELS, VALID_SIZE, FrontOptions, check_pixels, read_options
 from .. import bls
 from ..messages import Reply
-from ..metrics import FRONT_COUNTERS
-from ..python_model import PythonModel
+from ..python_model import FRONT_COUNTERS, PythonModel
 from ..tasks import Pool, Task
 from .pixels import from_jpeg, from_raw, read_valid_size
 

@@ -19,8 +19,7 @@ from PIL import Image
 
 from ...errors import ConfigurationError, InputError
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.parts import Found, FoundMask, Part, crop_boxes, see
-from ...everything.search import POINTS_PER_REQUEST, Encode, search_in_parts
+from ...everything.search import POINTS_PER_REQUEST, Encode, Found, FoundMask, Part, crop_boxes, search_in_parts, see
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
 from ...inputs.images import open_image

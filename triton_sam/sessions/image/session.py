@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InputError, UnknownImageError
-from ...everything.parts import see
+from ...everything.search import see
 from ...families.base import FloatArray
 from ...families.tables import DECODER, ENCODER
 from ...inputs.images import encoder_input

@@ -30,8 +30,7 @@ from .. import bls
 from ..concept_models import ConceptModels
 from ..concepts import Concepts
 from ..messages import Tensors
-from ..metrics import COUNTERS, GAUGES
-from ..python_model import PythonModel
+from ..python_model import COUNTERS, GAUGES, PythonModel
 from ..tasks import Pool, Task
 from .decoder import Decoder, is_asked_for
 from .messages import wants_json, write_json_error

@@ -23,8 +23,7 @@ from ...wire import contract, video
 from .. import bls
 from ..concept_models import ConceptModels
 from ..concepts import Concepts
-from ..metrics import VIDEO_COUNTERS, VIDEO_GAUGES
-from ..python_model import PythonModel
+from ..python_model import VIDEO_COUNTERS, VIDEO_GAUGES, PythonModel
 from ..tasks import Pool, Task
 from .memory import Limits
 from .messages import read_request

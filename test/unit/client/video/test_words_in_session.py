@@ -20,7 +20,7 @@ from support.in_process import InProcess, write_one_pass
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient, VideoRules, track_words
 from triton_sam.client.video import frames, word_tracking
-from triton_sam.client.video.requests import Operation
+from triton_sam.client.video.flows import Operation
 from triton_sam.client.video.video import Video
 from triton_sam.errors import ModelNotReadyError, PromptError, VideoError
 from triton_sam.families import get_family

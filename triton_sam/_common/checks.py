@@ -72,7 +72,6 @@ def check_fields(message: Any, error: type[Exception], prefix: str = "") -> None
 
 
 def check_names(given: Iterable[Any], known: Iterable[str], error: type[Exception], prefix: str = "") -> None:
-    """Check that all names are known."""
     names = list(known)
     for name in given:
         if name not in names:

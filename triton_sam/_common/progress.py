@@ -18,7 +18,6 @@ class Progress:
         self.enabled = enabled
 
     def line(self, text: str) -> None:
-        """Print one line."""
         if self.enabled:
             print(f"{self.title}: {text}", file=sys.stderr, flush=True)
 

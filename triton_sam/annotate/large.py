@@ -145,7 +145,6 @@ def _is_searched(path: Path) -> bool:
 
 
 def file_of(item: ImageItem) -> Path:
-    """Return the file of an image."""
     if isinstance(item.path, FramePlace):
         raise ImageError("a frame of a video is not a large image")
     return item.path

@@ -124,8 +124,6 @@ def _reason(error: Exception) -> str:
 
 
 class _OpenShards:
-    """The incomplete shards."""
-
     def __init__(self, folder: RunFolder, done: Callable[[ImageRecord], None]) -> None:
         self._folder = folder
         self._done = done

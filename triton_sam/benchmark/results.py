@@ -57,8 +57,6 @@ class Row:
 
 @dataclass
 class Results:
-    """The results of a run."""
-
     about: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -250,7 +250,6 @@ class Target:
 
     @property
     def session_model(self) -> str:
-        """The name of the session model in Triton."""
         return self.name or self.family
 
     def check(self) -> bool:

@@ -220,7 +220,6 @@ def check_writable(paths: Sequence[Path]) -> None:
 
 
 def add_all_parts(parser: argparse.ArgumentParser) -> None:
-    """Add --all-parts."""
     parser.add_argument(
         "--all-parts",
         action="store_true",

@@ -134,7 +134,6 @@ def _is_url(name: str) -> bool:
 
 
 def format_of(out: str, wanted: str | None) -> str:
-    """Return the format of --out."""
     suffix = Path(out).suffix.lower()
     if Path(out).is_dir():
         raise ConfigurationError(f"cannot write {out}: it is a folder")
@@ -149,7 +148,6 @@ def format_of(out: str, wanted: str | None) -> str:
 
 
 def check_suffix(option: str, path: str | Path, suffixes: Iterable[str], more: str = "") -> None:
-    """Check the suffix of a file name."""
     known = sorted(suffixes)
     if str(path) != STREAM and Path(path).suffix.lower() not in known:
         raise ConfigurationError(f"{option} {path}: the name must end in {' or '.join(known)}{more}")

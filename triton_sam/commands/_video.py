@@ -105,7 +105,6 @@ def make_client(
 
 @contextlib.contextmanager
 def opened(client: Any, source: Any, **options: Any) -> Iterator[Any]:
-    """Open a video in a client."""
     with contextlib.ExitStack() as stack:
         try:
             video = stack.enter_context(client.open(source, **options))

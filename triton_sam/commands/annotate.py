@@ -200,7 +200,6 @@ def _tiling(args: argparse.Namespace) -> Tiling | None:
 
 
 def _formats(args: argparse.Namespace) -> list[Writer]:
-    """Return the writers of the chosen formats."""
     table: Mapping[str, Writer] = LARGE_WRITERS if args.large else WRITERS
     names = dict.fromkeys(args.formats or (("geojson",) if args.large else ("coco",)))
     wrong = [name for name in names if name not in table]

@@ -337,7 +337,6 @@ def placement(config: Mapping[str, Any]) -> Placement:
 
 
 def check_metrics_url(metrics_url: str | None) -> None:
-    """Check the form of a metrics URL."""
     try:
         fits = metrics_url is None or urlsplit(metrics_url).scheme in ("http", "https")
     except ValueError:  # for example http://[

@@ -137,7 +137,6 @@ def _connected(args: argparse.Namespace) -> Iterator[SamTritonClient]:
 
 
 def _embeddings(args: argparse.Namespace) -> Path | None:
-    """Return the folder of the embeddings."""
     found: Path | None = args.embeddings
     if found == BESIDE or (args.task == "precompute" and found is None):
         if is_remote(place_of(args.image)):

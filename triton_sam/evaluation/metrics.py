@@ -205,7 +205,6 @@ class TrackSummary:
 
     @property
     def j_and_f(self) -> float:
-        """The mean of J and F."""
         return (self.j + self.f) / 2
 
 

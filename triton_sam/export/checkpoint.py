@@ -122,7 +122,6 @@ def open_checkpoint(
 
 
 def state_dict(content: Any, path: Path, tensor: type[Tensor]) -> dict[str, Tensor]:
-    """Return the state dict in the content of a file."""
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds no state dict: save model.state_dict() and not the model")
     key = next((key for key in _LAYOUTS if isinstance(content.get(key), dict)), "")

@@ -83,7 +83,6 @@ class FilledExporter(Exporter):
 
     @property
     def size(self) -> ModelSize:
-        """The size of the template."""
         return next(size for size in self._family.sizes if size.name == self._template.size)
 
     def load(self, *_: Any, **__: Any) -> Any:

@@ -64,7 +64,6 @@ _BINARY: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
 
 
 def evaluate(tree: Tree, tensor: Callable[[str], Array]) -> Array:
-    """Return the array of a tree."""
     operation, *arguments = tree
     if operation == TAKE:
         return tensor(arguments[0])
@@ -87,7 +86,6 @@ def value(array: Array) -> Tree:
 
 
 def names_in(tree: Any) -> set[str]:
-    """Return the names of the tensors in a tree."""
     if not isinstance(tree, list) or not tree:
         return set()
     if tree[0] == TAKE:

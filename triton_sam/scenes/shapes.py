@@ -56,7 +56,6 @@ def smooth(rng: np.random.Generator, size: int, center: tuple[float, float], rad
 
 
 def ellipse(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw an ellipse."""
     return fill(size, radial_outline(rng, center, radius, 0.0))
 
 

@@ -134,7 +134,6 @@ def check_packages() -> None:
 
 
 def _line(error: Exception) -> str:
-    """Return an error message as one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

@@ -51,7 +51,6 @@ def is_cut(mask: BoolArray, region: Region, size: Sequence[int]) -> bool:
 
 
 def check_tiles(tile: int, overlap: int, dashes: str = "") -> None:
-    """Check the size of tiles."""
     if tile < 64:
         raise ConfigurationError(f"{dashes}tile must be at least 64 pixels, not {tile}")
     if not 0 <= overlap <= tile // 2:

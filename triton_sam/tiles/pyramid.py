@@ -195,7 +195,6 @@ class LargeImage:
         return int(((x2 - x1) * across + 1) * ((y2 - y1) * down + 1))
 
     def clip(self, region: Region) -> Region:
-        """Clip a region to the image."""
         x1, y1 = max(0, region[0]), max(0, region[1])
         x2, y2 = min(self.size[0], region[2]), min(self.size[1], region[3])
         if x1 >= x2 or y1 >= y2:

@@ -56,7 +56,6 @@ def group_of(family: str, tensor: str) -> str:
 
 
 def hash_of(pixels: Bytes) -> str:
-    """Return the hash of the pixels of a tile."""
     return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
 
 

@@ -24,7 +24,7 @@ from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.pipeline import Exported, build  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
-from triton_sam.export.templates import FOLDER, _members, templates  # noqa: E402
+from triton_sam.export.templates import FOLDER, _members, misfit, templates  # noqa: E402
 from triton_sam.families import FAMILIES, get_family  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.xdist_group("templates")]
@@ -201,3 +201,17 @@ def test_the_tensors_decide_the_size(checkpoint: Path, tmp_path: Path) -> None:
 def test_a_size_that_the_tensors_contradict_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not fit"):
         exported("mobilesam", tmp_path, checkpoint=checkpoint, model="vit_t")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "fits"),
+    [
+        ({"a": (2, 3), "b": (4,)}, True),
+        ({"a": (3, 2), "b": (4,)}, False),
+        ({"a": (2, 3)}, False),
+        ({"a": (2, 3), "b": (4,), "c": (1,)}, False),
+    ],
+)
+def test_a_checkpoint_fits_by_names_and_shapes(shapes: dict[str, tuple[int, ...]], fits: bool) -> None:
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    assert any(misfit({"a": (2, 3), "b": (4,)}, tensors)) is not fits

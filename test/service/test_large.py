@@ -182,6 +182,18 @@ def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder):
         ServiceSettings(large_images=str(folder / "gone"))
 
 
+def test_a_file_that_is_replaced_is_opened_again(tmp_path):
+    write_tiff(tmp_path / "a.tif", draw([], (300, 200)), levels=1)
+    with running_service(NOBODY, large_images=str(tmp_path)) as running:
+        (image,) = running.http.get("/v1/large").json()["images"]
+        assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 300
+        write_tiff(tmp_path / "new.tif", draw([], (400, 200)), levels=1)
+        (tmp_path / "new.tif").replace(tmp_path / "a.tif")
+        assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 400
+        (tmp_path / "a.tif").unlink()
+        problem(running.http.get(f"/v1/large/{image['id']}"), 404)
+
+
 def test_without_the_option_there_is_nothing(service):
     assert service.http.get("/large").status_code == 404
     assert service.http.get("/v1/large").status_code == 404

@@ -1,11 +1,7 @@
 """Modules of the page that compute with masks, against Python: random masks, and pixels that touch at a corner."""
 
-import base64
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 from scipy import ndimage
 
 pytest.importorskip("skimage")
@@ -183,13 +179,3 @@ def test_bitmaps_are_painted_as_in_python(modules):
       return [plain, stroked, filled].map((each) => [...spansOfBitmap(each)]); }"""
     for found, wanted in zip(modules.run("bitmap", source, inputs), expected, strict=True):
         assert found == [spans_of(np.asarray(each, bool)) for each in wanted]
-
-
-def test_masks_become_png_files(modules):
-    source = """async (rle, { maskToPng }) =>
-      btoa(String.fromCharCode(...new Uint8Array(await (await maskToPng(rle)).arrayBuffer())))"""
-    drawn = masks(9, 40)
-    for text, mask in zip(modules.run("exact", source, list(map(mask_to_rle, drawn))), drawn, strict=True):
-        with Image.open(io.BytesIO(base64.b64decode(text))) as png:
-            assert png.mode == "L"
-            assert np.array_equal(np.asarray(png), 255 * mask.astype(np.uint8))

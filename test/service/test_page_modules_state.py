@@ -1,7 +1,5 @@
 """Modules of the page that keep something: the history of objects, what of a video and of a large image is loaded."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -172,20 +170,6 @@ def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules):
       return [asked.sort(), most, tiles.isComplete(view, 1)]; }"""
     for found, wanted in zip(modules.run("large-tiles", source, inputs), expected, strict=True):
         assert found == [wanted, min(6, len(wanted)), True]
-
-
-def test_masks_of_a_video_are_listed_as_ranges_of_frames(modules):
-    rng = np.random.default_rng(6)
-    inputs = [rng.permutation(40)[: rng.integers(0, 40)].tolist() for _ in range(60)]
-    source = """(frames, { VideoMasks, VideoScene }) => {
-      const masks = new VideoMasks(new VideoScene());
-      for (const frame of frames) masks.keep({ frame, objects: [{ object_id: 1 + (frame % 2) }, { object_id: 3 }] });
-      return [1, 2, 3].map((id) => masks.rangesOf({ id })); }"""
-    for frames, ranges in zip(inputs, modules.run("video-masks video-scene", source, inputs), strict=True):
-        kept = [[each for each in frames if each % 2 == 0], [each for each in frames if each % 2], frames]
-        for found, wanted in zip(ranges, kept, strict=True):
-            assert [frame for first, last in found for frame in range(first, last + 1)] == sorted(wanted)
-            assert all(after[0] > before[1] + 1 for before, after in itertools.pairwise(found))
 
 
 def test_frames_are_loaded_once_the_newest_first_and_a_few_at_a_time(modules):

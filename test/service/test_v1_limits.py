@@ -203,6 +203,15 @@ def test_pixels_are_counted_before_they_are_decoded(monkeypatch):
     assert caught.value.status == 413
 
 
+def test_a_photograph_on_its_side_is_stored_upright(service):
+    image, exif = Image.new("RGB", (80, 60), (200, 30, 60)), Image.Exif()
+    exif[0x0112] = 6
+    image.info["exif"] = exif.tobytes()  # pillow-heif writes it as the property of the file that counts
+    content = heic_of(image)
+    info = upload(service, content).json()
+    assert (info["width"], info["height"]) == check_image(content, 1) == (60, 80)
+
+
 @pytest.mark.slow
 def test_the_page_opens_a_photograph(page, photograph):
     assert page.page.get_attribute("#file", "accept").endswith(",.heic,.heif")

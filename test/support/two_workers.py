@@ -201,12 +201,10 @@ def _used() -> int:
 ALLOWED = {
     # Tests that are run manually, because they take long or need a program of another project.
     r"takes minutes: set TRITON_SAM_RAY=1": "Ray's cluster takes minutes, and its package is not in the test extra",
-    r"takes an hour: set TRITON_SAM_SOAK=full": "an hour",
     r"could not import 'napari'": "its pytest plugins warn in all tests; nightly.yml has an environment for it",
     # The other case is tested.
     r"openvino is installed": "tests the error without it",
     r"s3fs is installed": "tests the error without it",
-    r"says itself that something is left out": "a part of a document that is no whole program",
     # Programs, codecs and rights that this machine lacks or has.
     r"this nginx is older than 1\.27\.3": "distributions have an older one; the containers' tests use a newer one",
     r"this user may not mount file systems": "containers and hosted machines forbid it",

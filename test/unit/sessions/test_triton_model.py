@@ -57,6 +57,20 @@ def test_a_cancelled_request_is_not_computed(model, triton, output, inputs):
     assert not triton.calls
 
 
+def test_a_search_that_is_cancelled_ends_after_the_decode_that_runs():
+    request = Request(["result_json"], SEARCH)
+
+    def cancel(model, inputs, wanted):
+        request.cancelled = model == "sam2_decoder"
+        return compute(model, inputs, wanted)
+
+    triton = Triton(cancel)
+    with triton.serving(ENTRY, arguments("sam2", **NAMES)) as model:
+        model.execute([request])
+        assert request.answer().code == "CANCELLED"
+    assert [call.model for call in triton.calls] == ["sam2_encoder", "sam2_decoder"]
+
+
 def uploaded(model):
     return asked(model, "image_id", image=text(image_file())).answer().tensors["image_id"]
 

@@ -72,6 +72,15 @@ def test_both_clients_give_the_same_masks(url, undisturbed):
     assert asyncio.run(run()) == undisturbed[:6]
 
 
+def test_masks_made_by_the_server_are_those_made_here(url):
+    with SAM2VideoClient(url) as client, client.open(FRAMES[:6]) as video:
+        video.add(2, 1, points=[[22, 40]])
+        here = [segments[1].mask for _, segments in video.propagate()]
+        there = [segments[1] for _, segments in video.propagate(logits=False)]
+    assert all(segment.logits is None for segment in there)
+    np.testing.assert_array_equal([segment.mask for segment in there], here)
+
+
 def test_cancel_computes_at_most_one_more_frame(url, transport):
     def computed():
         return int(transport.statistics("sam2_memory_encoder")["inference_count"])

@@ -88,7 +88,7 @@ class JobNetworks:
     def decode(
         self, image: HeldImage, points: FloatArray, masks: FloatArray | None, multimask: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Return logits (P,C,h,w) and scores (P,C) of P points; see everything.parts.Decode."""
+        """Return logits (P,C,h,w) and scores (P,C) of P points; see everything.search.Decode."""
         answers = []
         for start in range(0, len(points), self.step):
             part = slice(start, start + self.step)

@@ -25,8 +25,7 @@ from ..tasks import TaskCancelledError
 from .memory import Limits
 from .messages import MAX_FRAMES, WITH_STEP, VideoRequest, read_request, write_rows
 from .models import Embeddings, TrackingModels
-from .sessions import SessionTable, VideoSession
-from .snapshot import read_snapshot, write_snapshot
+from .sessions import SessionTable, VideoSession, read_snapshot, write_snapshot
 from .tracker import Frames, Row, Tracker
 from .words import FrameSearch
 

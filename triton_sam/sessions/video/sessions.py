@@ -1,18 +1,33 @@
-"""The table of sessions: ids, limits, idle time, and the data of each session in addition to its tracker."""
+"""The sessions of a video model: ids, limits and idle time, the data of a session, and its snapshots.
+
+A snapshot holds the state of a tracker, so that a lost session can continue with equal masks. It is a mark, a hash, a
+line of JSON and the bytes of all arrays. It contains the outputs that later frames of the same pass attend to, those
+that a pass from the first prompted frame attends to, and all prompts. It does not contain the outputs of other frames:
+a correction there, after a restart, has no earlier logits.
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from hashlib import blake2b
+from typing import Any
 
-from ...errors import ServerBusyError, UnknownSessionError, VideoError
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import InputError, ServerBusyError, UnknownSessionError, VideoError
 from ...families.base import Size
+from ...families.tracking import Tracking
 from ...wire import video
 from ..messages import Tensors
 from ..tasks import SerialQueue
+from .memory import ObjectMemory, Output, Points, TrackedFrames, memory_dtype
 from .messages import VideoRequest
 from .tracker import Tracker
 
@@ -112,3 +127,186 @@ class SessionTable:
         for session in idle:
             self.close(session)
         return len(idle)
+
+
+MARK = b"triton_sam video 1\n"
+DIGEST_BYTES = 16
+_KINDS = ("prompted", "tracked", "new_prompted", "new_tracked")
+
+
+def write_snapshot(tracker: Tracker, frame_size: Size | None, identity: str) -> bytes:
+    """Return the state of a tracker as bytes.
+
+    Args:
+        frame_size: width and height of the frames, if a frame is known.
+    """
+    arrays: list[npt.NDArray[Any]] = []
+    state = {
+        "identity": identity,
+        "num_frames": tracker.num_frames,
+        "frame_size": frame_size,
+        "position": tracker.position,
+        "objects": [_describe(name, memory, tracker, arrays) for name, memory in tracker.objects.items()],
+    }
+    head = json.dumps(state, separators=(",", ":")).encode() + b"\n"  # noqa: TID251 - read only here
+    body = b"".join([head, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
+    return MARK + blake2b(body, digest_size=DIGEST_BYTES).digest() + body
+
+
+def read_snapshot(content: bytes, tracker: Tracker, identity: str) -> Size | None:
+    """Fill a new tracker with a state.
+
+    Returns:
+        Width and height of the frames, if a frame was known.
+    """
+    try:
+        mark, rest = content[: len(MARK)], content[len(MARK) :]
+        digest, body = rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]
+        if mark != MARK or blake2b(body, digest_size=DIGEST_BYTES).digest() != digest:
+            raise ValueError("it is cut off or changed")
+        head, _, data = body.partition(b"\n")
+        state = json.loads(head)
+        is_ours = state["identity"] == identity
+        size = _fill(tracker, state, _Arrays(data, tracker.table)) if is_ours else None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("the snapshot is damaged, cut off or changed: start a session without it") from error
+    if not is_ours:
+        raise InputError("the snapshot was made with other models or weights: start a session without it")
+    return size
+
+
+def _describe(name: int, memory: ObjectMemory, tracker: Tracker, arrays: list[npt.NDArray[Any]]) -> dict[str, Any]:
+    outputs = {}
+    for kind in _KINDS:
+        kept = dict(_kept(tracker, memory)) if kind == "tracked" else getattr(memory, kind)
+        outputs[kind] = [_output(frame, output, arrays) for frame, output in kept.items()]
+    for points in memory.points.values():
+        arrays += [points.coords, points.labels]
+    return {
+        "id": name,
+        **outputs,
+        "points": [[frame, len(points.labels)] for frame, points in memory.points.items()],
+        "masked": sorted(memory.masked),
+        "runs": [
+            [frames[0], frames[-1], frames.step if len(frames) > 1 else 0, reverse]
+            for frames, reverse in memory.frames.runs
+        ],
+    }
+
+
+def _output(frame: int, output: Output, arrays: list[npt.NDArray[Any]]) -> list[Any]:
+    parts = [array for array in (output.logits, output.memory) if array is not None]
+    arrays += [output.pointer, *parts]
+    return [frame, output.score, output.iou, output.logits is not None, output.memory is not None]
+
+
+def _kept(tracker: Tracker, memory: ObjectMemory) -> Iterator[tuple[int, Output]]:
+    """Yield the outputs of tracked frames that later frames may attend to, reduced to the parts that they use."""
+    table, start = tracker.table, tracker.first_prompted
+    for frame, output in memory.tracked.items():
+        near = [] if start is None else [abs(frame - start)]
+        if tracker.position is not None:
+            behind = (tracker.position[0] - frame) * (-1 if tracker.position[1] else 1)
+            near += [behind] if behind >= 0 else []
+        is_last = tracker.position is not None and frame == tracker.position[0]
+        distance = min(near, default=table.pointers)
+        if distance < table.pointers:
+            yield (
+                frame,
+                Output(
+                    output.pointer,
+                    output.score,
+                    output.iou,
+                    output.logits if is_last else None,
+                    output.memory if distance <= table.memories else None,
+                ),
+            )
+
+
+class _Arrays:
+    """Reads arrays from bytes, in sequence."""
+
+    def __init__(self, data: bytes, table: Tracking) -> None:
+        self._data = data
+        self._at = 0
+        self._table = table
+
+    def floats(self, *shape: int) -> npt.NDArray[np.float32]:
+        """Return the next float32 array."""
+        return self._take(np.dtype(np.float32), shape)
+
+    def output(self, row: Sequence[Any]) -> Output:
+        """Return the next output."""
+        _, score, iou, has_logits, has_memory = row
+        table = self._table
+        return Output(
+            self.floats(table.pointer_channels),
+            float(score),
+            float(iou),
+            self.floats(*table.logits_shape) if has_logits else None,
+            self._take(memory_dtype(table), table.memory_shape) if has_memory else None,
+        )
+
+    def end(self) -> None:
+        """Raise an error for bytes after the last array."""
+        if self._at != len(self._data):
+            raise ValueError("bytes are left")
+
+    def _take(self, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        count = int(np.prod(shape))
+        array = np.frombuffer(self._data, kind, count, self._at).reshape(shape).copy()
+        self._at += count * kind.itemsize
+        return array
+
+
+def _fill(tracker: Tracker, state: dict[str, Any], arrays: _Arrays) -> Size | None:
+    """Fill a tracker; return the size of the frames."""
+    tracker.num_frames = None if state["num_frames"] is None else _whole(state["num_frames"], 1)
+    position = state["position"]
+    tracker.position = None if position is None else (_whole(position[0]), bool(position[1]))
+    tracker.limits.check_objects(len(state["objects"]))
+    objects = {}
+    for described in state["objects"]:
+        memory = ObjectMemory()
+        for kind in _KINDS:
+            getattr(memory, kind).update({_whole(row[0]): arrays.output(row) for row in described[kind]})
+        for frame, count in described["points"]:
+            tracker.limits.check_points(_whole(count))
+            memory.points[_whole(frame)] = Points(arrays.floats(count, 2), arrays.floats(count))
+        memory.masked = {_whole(frame) for frame in described["masked"]}
+        memory.frames = TrackedFrames(_run(*row) for row in described["runs"])
+        name = int(described["id"])
+        tracker.limits.check_prompted_frames(name, len(memory.prompts()))
+        _check_parts(memory)
+        objects[name] = memory
+    arrays.end()
+    tracker.objects = objects
+    tracker.count()
+    size = state["frame_size"]
+    return None if size is None else (_whole(size[0], 1), _whole(size[1], 1))
+
+
+def _run(first: Any, last: Any, step: Any, reverse: Any) -> tuple[range, bool]:
+    """Return the frames first, first + step, ..., last; a single frame has step 0."""
+    step = step or 1
+    frames = range(_whole(first), _whole(last) + (1 if step > 0 else -1), step)
+    if not frames:
+        raise ValueError("a run has no frames")
+    return frames, bool(reverse)
+
+
+def _check_parts(memory: ObjectMemory) -> None:
+    """Raise an error for outputs of prompts that lack parts required by a pass."""
+    new = (*memory.new_prompted.values(), *memory.new_tracked.values())
+    if any(output.logits is None or output.memory is None for output in memory.prompted.values()):
+        raise ValueError("a prompted frame has no memory")
+    if any(output.logits is None for output in new):
+        raise ValueError("a prompt has no logits")
+
+
+def _whole(value: Any, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < 1 << 31:
+        raise ValueError(f"{value!r} is not a frame number")
+    return value

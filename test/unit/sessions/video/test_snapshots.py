@@ -13,7 +13,7 @@ from triton_sam.errors import (
 )
 from triton_sam.families import get_family
 from triton_sam.sessions.video.memory import CONFIRMED_FRAMES, Limits, ObjectMemory, Output, sizes
-from triton_sam.sessions.video.snapshot import read_snapshot, write_snapshot
+from triton_sam.sessions.video.sessions import read_snapshot, write_snapshot
 from triton_sam.sessions.video.tracker import Tracker
 
 DAMAGED = "the snapshot is damaged, cut off or changed: start a session without it"

@@ -1,9 +1,7 @@
 """The one cache behind the session model's images, the service's images and the embeddings of the 2024 API."""
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from triton_sam._common.lru import ByteLru
@@ -79,18 +77,3 @@ def test_any_calls_keep_the_values_that_were_used_last(limit):
                 model.lower_limit(least)
             assert (cache.limit, cache.nbytes, cache.values()) == (model.limit, model.nbytes(), list(model.sizes))
             assert len(cache) == len(model.sizes)
-
-
-def test_the_limit_holds_in_threads():
-    cache, worst = ByteLru(1000), []
-    sizes = np.random.default_rng(0).integers(1, 400, 400).tolist()
-
-    def put(number):
-        cache.put(number % 50, sizes[number], sizes[number])
-        worst.append(cache.nbytes)
-        cache.get(number % 7)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(400)))
-    assert max(worst) <= 1000
-    assert cache.nbytes == sum(cache.values())

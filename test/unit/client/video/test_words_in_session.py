@@ -22,10 +22,13 @@ from triton_sam import SAM2TritonClient, SAM2VideoClient, VideoRules, track_word
 from triton_sam.client.video import frames, word_tracking
 from triton_sam.client.video.flows import Operation
 from triton_sam.client.video.video import Video
+from triton_sam.concepts.query import Query
+from triton_sam.concepts.video_rules import Detections
 from triton_sam.errors import ModelNotReadyError, PromptError, VideoError
 from triton_sam.families import get_family
 from triton_sam.wire import contract
 from triton_sam.wire import video as wire
+from triton_sam.wire.pair import ModelPair
 
 FAMILY = get_family("sam3")
 assert FAMILY.tracking is not None
@@ -229,6 +232,31 @@ def test_no_more_frames_are_sent_ahead_than_the_cache_holds(
         video._flows.finds_words = False  # the finder searches
         followed(server, video)
     assert ahead == [wire.SEARCHED_AHEAD - 1, 9]
+
+
+class Finder:
+    """Finds the lower half of each frame, and in the second one a strip that the tracker does not confirm."""
+
+    _pair = ModelPair(FAMILY, "other")
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def _detect(self, query: Query, image: bytes) -> Detections:
+        self.asked += 1
+        strip = np.full_like(LOWER, -5)
+        strip[:2] = 5
+        masks = np.stack([strip, LOWER]) if self.asked == 2 else LOWER[None]
+        return Detections(masks, np.full(len(masks), 0.9, np.float32), np.zeros(len(masks), np.int64))
+
+
+def test_an_object_that_the_rules_remove_is_never_shown_and_leaves_the_session(server: WordServer) -> None:
+    rules = VideoRules(hotstart_delay=4, hotstart_unmatch_thresh=2, hotstart_dup_thresh=2)
+    finder: Any = Finder()
+    with open_video(server) as video:
+        shown = dict(track_words(finder, video, "bus", rules=rules))
+        assert set(video.object_ids) == {object_id for found in shown.values() for object_id in found}
+    assert finder.asked == len(shown) == FRAMES
 
 
 def test_a_range_of_frames_and_an_object_from_a_click(server: WordServer) -> None:

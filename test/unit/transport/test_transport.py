@@ -103,33 +103,6 @@ def test_grpc_finds_no_server_or_one_that_does_not_speak_tls(message, reason):
         assert str(error).startswith(f"nothing answers at grpcs://h:1 ({reason}): start a server")
 
 
-def test_threads_that_call_first_at_once_share_a_channel_and_its_error(monkeypatch):
-    class Slow(tritonclient.grpc.InferenceServerClient):
-        def __init__(self, *arguments, **options):
-            time.sleep(0.05)  # so that all of them wait for the first
-            super().__init__(*arguments, **options)
-
-    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Slow)
-    errors, start = [], threading.Barrier(8)
-
-    def call():
-        start.wait()
-        try:
-            transport.ready_models()
-        except Exception as error:
-            errors.append(type(error))
-
-    with refusing_port() as port:
-        transport = Transport(parse_url(f"grpc://127.0.0.1:{port}"), retries=0, timeout=60)
-        for _ in range(3):
-            threads = [threading.Thread(target=call) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    assert errors == [ServerUnreachableError] * 24
-
-
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_a_silent_server_is_a_timeout_and_not_retried(scheme, monkeypatch):
     requests, infer = [], tritonclient.grpc.InferenceServerClient.async_infer

@@ -18,7 +18,7 @@ from support.in_process import InProcess, made_up_triton
 from support.running_service import running_service
 from support.tools import base64_of, osam_mask
 
-from triton_sam import SamTritonClient
+from triton_sam import Cleanup, SamTritonClient
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.families import get_family
@@ -285,6 +285,12 @@ def test_models_are_listed(family_service):
     assert family_service.http.get("/models").json()["models"] == legacy
 
 
+TWO = [[[300, 200]], [[150, 250], [9, 9]]]
+OBJECTS = [{"points": TWO[0]}, {"points": TWO[1], "labels": [1, 0]}]
+CLEANUP = {"max_hole_area": 30, "max_sprinkle_area": 30, "smooth": 3, "keep_clicked": True, "clip_to_box": True}
+CLEANED = {"points": [[300, 200]], "box": BOX, "cleanup": CLEANUP}
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_v1_masks_equal_the_python_clients(family_service, family_triton, photo, name):
     image = family_service.upload(photo, model=name)
@@ -294,15 +300,22 @@ def test_v1_masks_equal_the_python_clients(family_service, family_triton, photo,
             ({"point_coords": [[300, 200]], "point_labels": [1]}, {"points": [[300, 200]]}),
             ({"box": BOX, "multimask_output": True}, {"box": BOX, "multimask": True}),
             ({"box": [BOX, [10, 10, 90, 90]]}, {"objects": [{"box": BOX}, {"box": [10, 10, 90, 90]}]}),
+            ({"point_coords": TWO, "point_labels": [[1], [1, 0]]}, {"objects": OBJECTS}),
+            ({"point_coords": [[300, 200]], "box": BOX, "cleanup": Cleanup(**CLEANUP)}, CLEANED),
         ):
             expected = client.segment(**prompt)
             assert any(0 < each.area < each.mask.size for each in expected)
             answer = family_service.http.post(f"/v1/images/{image['id']}/segment", json={**body, "model": name})
             assert answer.status_code == 200, answer.text
-            assert answer.json()["model"] == name
+            assert [answer.json()[each] for each in ("model", "width", "height")] == [name, 600, 400]
             for mask, wanted in zip(answer.json()["masks"], expected, strict=True):
                 np.testing.assert_array_equal(rle_to_mask(mask["rle"]), wanted.mask)
                 assert mask["score"] == pytest.approx(wanted.score, abs=1e-5)
+                facts = (mask["object"], mask["candidate"], mask["area"])
+                assert facts == (wanted.object_index, wanted.candidate, wanted.area)
+                if wanted.box is not None:
+                    x1, y1, x2, y2 = wanted.box
+                    assert mask["bbox"] == [x1, y1, x2 - x1, y2 - y1]
 
 
 @pytest.mark.parametrize(

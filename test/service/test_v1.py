@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 from support.running_service import problem
 
-from triton_sam import Cleanup
 from triton_sam.masks.rle import rle_to_mask
 
 POINT = {"points": [[200, 180]]}
@@ -26,37 +25,6 @@ def test_an_image_is_uploaded_once(service, picture, image):
     for kind in ("image/jpeg", "application/octet-stream", "IMAGE/PNG; name=x"):  # the body may be the image itself
         answer = service.http.post("/v1/images", content=picture, headers={"content-type": kind})
         assert (answer.status_code, answer.json()["id"]) == (201, image["id"])
-
-
-CLEANUP = {"max_hole_area": 30, "max_sprinkle_area": 30, "smooth": 3, "keep_clicked": True, "clip_to_box": True}
-CLIPPED = [150, 120, 260, 240]
-TWO = [{"points": [[200, 180]]}, {"points": [[520, 145], [690, 200]], "labels": [1, 0]}]
-SAME = (
-    (
-        {"points": [[200, 180], [300, 60]], "labels": [1, 0]},
-        {"point_coords": [[200, 180], [300, 60]], "point_labels": [1, 0]},
-    ),
-    ({"objects": [{"box": box} for box in BOXES], "multimask": True}, {"box": BOXES, "multimask_output": True}),
-    ({"objects": TWO}, {"point_coords": [each["points"] for each in TWO], "point_labels": [[1], [1, 0]]}),
-    (
-        {"points": [[200, 180]], "box": CLIPPED, "cleanup": CLEANUP},
-        {"point_coords": [[200, 180]], "box": CLIPPED, "cleanup": Cleanup(**CLEANUP)},
-    ),
-)
-"""Requests, and the same ones of the Python client."""
-
-
-def test_masks_equal_the_python_clients(segment, sam2):
-    for body, prompt in SAME:
-        answer = segment(body).json()
-        assert (answer["model"], answer["width"], answer["height"]) == ("sam2", 800, 600)
-        candidates = 3 if "multimask" in body else 1
-        for number, (mask, expected) in enumerate(zip(answer["masks"], sam2.segment(**prompt), strict=True)):
-            np.testing.assert_array_equal(rle_to_mask(mask["rle"]), expected.mask)
-            assert (mask["object"], mask["candidate"]) == divmod(number, candidates)
-            assert (mask["score"], mask["area"]) == (pytest.approx(expected.score), expected.area)
-            x1, y1, x2, y2 = expected.box
-            assert mask["bbox"] == [x1, y1, x2 - x1, y2 - y1]
 
 
 @pytest.mark.slow

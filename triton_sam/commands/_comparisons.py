@@ -262,12 +262,8 @@ class WordsInVideos(Comparison):
         return f"{' and '.join(video_words.TEXTS)} in {self.args.frames} frames of {side}x{side} pixels"
 
     @property
-    def limits(self) -> float:
-        return video_words.threshold(self.args.frames)
-
-    @property
-    def limits_in_words(self) -> str:
-        return f"the same objects, IoU of whole masks >= {self.limits:g} or one pixel, no other pixel in remainders"
+    def limits(self) -> video_words.Limits:
+        return video_words.limits(self.args.frames)
 
     @contextlib.contextmanager
     def in_process(self, files: Mapping[str, Path]) -> Iterator[video_words.Clients]:

@@ -34,6 +34,29 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """The thresholds of a comparison.
+
+    Args:
+        iou: smallest allowed IoU of two whole masks, unless few pixels differ.
+        pixels: number of pixels of a whole mask that may differ. Rounding decides where a logit is almost 0, and new
+            objects of random weights have long outlines: 20 pixels are 2e-5 of a frame of 1008x1008 pixels.
+        logit: largest allowed difference of low-resolution logits, exclusive.
+    """
+
+    iou: float
+    pixels: int = 20
+    logit: float = 0.01
+
+    def __str__(self) -> str:
+        """Return the thresholds in words."""
+        return (
+            f"the same objects in each frame, IoU of whole masks >= {self.iou:g} or {self.pixels} pixels, logit "
+            f"difference < {self.logit:g}, remainders differ only where whole masks do"
+        )
+
+
+@dataclass(frozen=True)
 class VideoWordsRow:
     """The objects of all texts in a video, from one runner and from the official model.
 
@@ -81,19 +104,16 @@ class VideoWordsRow:
         numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", str(self.pixels), str(self.remainders)
         return (self.runner, *counts, *numbers)
 
-    def passes(self, threshold: float) -> bool:
-        """Return whether there are objects, all are the same, and their masks meet the threshold.
-
-        NaN never does. One pixel of a whole mask may differ, because rounding decides it.
-        """
-        if not self.masks or self.wrong or self.remainders or np.isnan(self.logit_diff):
+    def passes(self, limits: Limits) -> bool:
+        """Return whether there are objects, all are the same, and their masks meet the limits. NaN never does."""
+        if not self.masks or self.wrong or self.remainders or not self.logit_diff < limits.logit:
             return False
-        return self.iou >= threshold or self.pixels <= 1
+        return self.iou >= limits.iou or self.pixels <= limits.pixels
 
 
-def threshold(frames: int) -> float:
-    """Return the smallest allowed IoU. Differences grow along a video, because each frame depends on earlier ones."""
-    return 0.9999 if frames <= 12 else 0.999
+def limits(frames: int) -> Limits:
+    """Return the thresholds. Differences grow along a video, because each frame depends on earlier ones."""
+    return Limits(0.9999 if frames <= 12 else 0.999)
 
 
 def official_answer(reference: VideoWordsReference) -> Answer:

@@ -12,7 +12,7 @@ import pytest
 from triton_sam.export.reference import FollowedObject
 from triton_sam.verify import format_table, video_words
 
-SIDE, THRESHOLD = 96, 0.9999
+SIDE, LIMITS = 96, video_words.limits(12)
 FRAMES = [np.zeros((SIDE, SIDE, 3), np.uint8)] * 2
 
 
@@ -67,8 +67,8 @@ def test_equal_objects_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     found = row(monkeypatch, objects())
     assert (found.frames, found.objects, found.texts, found.masks) == (2, 3, 2, 5)
     assert (found.wrong, found.logit_diff, found.iou, found.pixels, found.remainders) == (0, 0, 1, 0, 0)
-    assert found.passes(THRESHOLD)
-    assert "ok" in format_table([found], THRESHOLD)
+    assert found.passes(LIMITS)
+    assert "ok" in format_table([found], LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_each_kind_of_difference_fails(monkeypatch: pytest.MonkeyPatch, changed:
     first, second = objects()
     if not changed:
         del second[3]
-    assert not row(monkeypatch, [first, {**second, **changed}]).passes(THRESHOLD)
+    assert not row(monkeypatch, [first, {**second, **changed}]).passes(LIMITS)
 
 
 def test_a_remainder_may_differ_where_a_whole_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_a_remainder_may_differ_where_a_whole_mask_does(monkeypatch: pytest.Monk
 
 def test_no_object_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reference, "follow", lambda *_: enumerate([{}, {}]))
-    assert not row(monkeypatch, [{}, {}]).passes(THRESHOLD)
+    assert not row(monkeypatch, [{}, {}]).passes(LIMITS)
 
 
 def test_each_text_has_an_instance_above_the_threshold_and_none_near_it() -> None:

@@ -42,6 +42,15 @@ def test_models_that_call_an_unloadable_model_are_unloadable(tmp_path):
     assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
 
 
+def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path):
+    for name in ("add", "other"):
+        write_model(tmp_path, name, b"x", config_of())
+    (tmp_path / "other" / "2").mkdir()
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+    with pytest.raises(RepositoryError, match=r"'other' has no weights \(expected .*/other/2/model\.onnx\)"):
+        selection.select_models(tmp_path, ["other"])
+
+
 def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path):
     (tmp_path / "sam2_decoder").mkdir()
     (tmp_path / "sam2_decoder" / "config.pbtxt").write_text(config_of())

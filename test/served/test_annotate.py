@@ -1,10 +1,9 @@
-"""The command `annotate` on a real Triton: its masks are those of the client, and another tool reads its files."""
+"""The command `annotate` on a real Triton: its masks are those of the client, and its manifest names the weights."""
 
 import json
 
 import numpy as np
 import pytest
-import supervision
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
@@ -47,11 +46,6 @@ def test_masks_equal_those_of_the_client(annotated, service_triton):
                 np.testing.assert_array_equal(rle_to_mask(mask["segmentation"]), segment.mask)
                 assert mask["score"] == pytest.approx(segment.score, abs=1e-5)
     assert next(masks, None) is None
-
-
-def test_supervision_loads_the_results(annotated):
-    data = supervision.DetectionDataset.from_coco(str(annotated), str(annotated / "out/coco.json"), force_masks=True)
-    assert [len(found) for _, _, found in data] == [len(boxes) for boxes in BOXES.values()]
 
 
 def test_the_manifest_names_the_weights(annotated):

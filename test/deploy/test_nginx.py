@@ -187,6 +187,15 @@ def test_without_a_server_the_client_says_so(front, tmp_path, images):
                 client.set_image(images / "shapes.jpg")
 
 
+def test_certificates_stay_when_the_script_runs_again(tls):
+    folder, _ = tls
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    script = bundled("deploy/nginx/make_certificates.sh")
+    subprocess.run(["bash", script, "--directory", folder, "elsewhere"], check=True, capture_output=True, timeout=60)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert (folder / "server.key").stat().st_mode & 0o077 == 0
+
+
 def test_the_key_of_the_authority_is_not_where_nginx_reads(tmp_path):
     tls, key = tmp_path / "tls", tmp_path / "tls-authority" / "ca.key"
     make_tls(tls)

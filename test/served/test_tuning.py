@@ -17,7 +17,7 @@ from triton_sam.repository.config import parse_config
 
 COMMITTED = bundled("model_repository")
 FULL = Tuning("tensorrt", "tensorrt", gpus=(0, 1), instances=2, memory_limit=1 << 30, tf32=False, max_images=4)
-KIND_GPU, KIND_AUTO = 1, 0
+KIND_GPU = 1
 
 
 def accelerators(config) -> dict[str, dict[str, str]]:

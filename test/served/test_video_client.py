@@ -5,6 +5,7 @@ test/unit/sessions/video and test/unit/client/video test refusals, lost sessions
 
 import asyncio
 import io
+import statistics
 
 import numpy as np
 import pytest
@@ -18,9 +19,13 @@ from triton_sam.masks.rle import rle_to_mask
 
 pytestmark = pytest.mark.slow
 
-from support.processes import kill_model  # noqa: E402
+from support.processes import family_of, kill_model, server_memory  # noqa: E402
 
 COUNT = 12
+
+
+LONG, SETTLED = 300, 100
+"""Frames of the long stream, and frames until its memory is compared."""
 
 
 def drawn(index):
@@ -116,6 +121,25 @@ def test_a_service_tracks_with_a_real_model(server, tmp_path):
     assert sorted(masks) == sorted(expected)
     for frame, mask in masks.items():
         np.testing.assert_array_equal(mask, expected[frame])
+
+
+@pytest.mark.alone
+@pytest.mark.nightly
+def test_memory_and_open_files_stay_flat_over_a_long_stream(server):
+    """An embedding, a memory or a file kept for each frame would exceed the limits."""
+    memory, files = [], []
+    stream = (drawn(index) for index in range(LONG))
+    with SAM2VideoClient(server.grpc_url, timeout=300) as client, client.open(stream) as video:
+        video.add(0, 1, points=[[60, 45]])
+        for frame, _ in video.propagate(logits=False):
+            if frame >= SETTLED and frame % 10 == 9:
+                memory.append(server_memory(server.pid))
+                files.append(sum(process.num_fds() for process in family_of(server.pid)))
+    assert frame == LONG - 1
+    half = len(memory) // 2
+    print(f"\nmemory {[size >> 20 for size in memory]} MiB, open files {files}")
+    assert statistics.median(memory[half:]) <= 1.02 * statistics.median(memory[:half])
+    assert statistics.median(files[half:]) <= statistics.median(files[:half]) + 5
 
 
 def test_killing_the_process_in_the_middle_changes_no_mask(server, undisturbed):

@@ -81,9 +81,12 @@ def test_health_tells_that_triton_is_gone_and_that_it_is_back(service_triton):
     triton = urlsplit(service_triton.http_url)
     with FaultyProxy((triton.hostname, triton.port)) as proxy, running_service(f"http://127.0.0.1:{proxy.port}") as one:
         wait_until(lambda: one.http.get("/health").status_code == 200)
+        assert one.http.get("/health").json()["status"] == "ok"
+        assert one.metric("triton_sam_service_triton_up") == 1
         proxy.mode = "refuse"
         proxy.drop()
         wait_until(lambda: one.http.get("/health").status_code == 503)
+        assert one.metric("triton_sam_service_triton_up") == 0
         proxy.mode = "pass"
         wait_until(lambda: one.http.get("/health").status_code == 200)
 

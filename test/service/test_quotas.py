@@ -106,7 +106,7 @@ def test_uploads_without_a_length_count_too(serve):
     over_quota(http.post("/v1/images", content=pieces(), headers=headers))
 
 
-def test_open_pages(serve):
+def test_open_pages(serve, lines):
     http = serve(pages=1)
     for _ in range(2):
         with http.websocket_connect("ws://localhost/live", headers=LAB):
@@ -118,6 +118,9 @@ def test_open_pages(serve):
             assert refused.value.status_code == 429
             with http.websocket_connect("ws://localhost/live", headers=CLINIC):
                 pass
+    closed = [entry for entry, _ in lines if entry["message"] == "page closed"]
+    assert [(entry["path"], entry["caller"]) for entry in closed] == [("/live", "clinic"), ("/live", "lab")] * 2
+    assert all(entry["ms"] >= 0 for entry in closed)
 
 
 def test_requests_at_a_time(serve):

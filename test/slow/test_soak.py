@@ -13,9 +13,9 @@ import shutil
 from collections import Counter
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
+from support.processes import server_memory
 from support.session_requests import IMAGE_BYTES, bomb, metrics, point_inputs, text, upload
 
 from triton_sam import InferenceError, SAM2TritonClient
@@ -48,12 +48,6 @@ def draw_image(number):
     return buffer.getvalue()
 
 
-def server_memory(server):
-    """Return the memory of the server and of all its child processes, in bytes. Shared pages count once."""
-    parent = psutil.Process(server.pid)
-    return sum(process.memory_full_info().pss for process in [parent, *parent.children(recursive=True)])
-
-
 @pytest.fixture(scope="module")
 def small_cache_server(tmp_path_factory):
     """A server whose session model keeps IMAGES_IN_CACHE images."""
@@ -75,7 +69,7 @@ def test_memory_stays_flat_with_many_images(small_cache_server):
             client.set_image(draw_image(1000 + number))
             for _ in range(CLICKS):
                 client.predict([[60.0, 50.0]])
-            sizes.append(server_memory(small_cache_server))
+            sizes.append(server_memory(small_cache_server.pid))
             if number % 50 == 49:
                 print(f"\n{number + 1} images: {sizes[-1] / 2**20:.0f} MiB", flush=True)
     settled_after = max(2 * IMAGES_IN_CACHE, IMAGES // 5)
@@ -120,7 +114,7 @@ def test_bad_requests_do_not_disturb_good_ones(small_cache_server):
         if number % 10 == 0:
             correct += np.array_equal(transport.infer("sam2", good, ["masks"])["masks"], expected)
         if number % (BAD_REQUESTS // 5) == BAD_REQUESTS // 5 - 1:
-            sizes.append(server_memory(small_cache_server))
+            sizes.append(server_memory(small_cache_server.pid))
     transport.close()
     print(
         f"\n{BAD_REQUESTS} bad requests {dict(codes)},"

@@ -17,6 +17,11 @@ def family_of(pid: int) -> list[psutil.Process]:
     return [triton, triton.parent(), *triton.children(recursive=True)]
 
 
+def server_memory(pid: int) -> int:
+    """Return the memory of a server's processes in bytes. Shared pages count once."""
+    return sum(process.memory_full_info().pss for process in family_of(pid))
+
+
 def kill_model(pid: int, model: str) -> None:
     """Kill the process of a server's Python model, and wait until it has ended."""
     stubs = [each for each in family_of(pid) if any(f"/{model}/" in word for word in _words(each))]

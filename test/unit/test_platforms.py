@@ -1,5 +1,6 @@
 """Clients run on every system and Python; the local server runs where nvidia-pytriton does, and says so elsewhere."""
 
+import json
 import os
 import re
 import subprocess
@@ -113,3 +114,15 @@ def test_a_local_server_elsewhere_is_one_line(where, command, images, capsys, mo
         assert main([command, *options[command]]) == 1
     (line,) = capsys.readouterr().err.splitlines(keepends=True)
     assert re.search(expected, line), line
+
+
+def test_doctor_ends_well_on_a_python_without_a_wheel(capsys, monkeypatch):
+    patches, expected = ELSEWHERE["Python"]
+    with monkeypatch.context() as patch:
+        for name, value in patches.items():
+            patch.setattr(name, value)
+        assert main(["doctor", "--json", "--url", "127.0.0.1:9"]) == 1
+    printed = capsys.readouterr()
+    (finding,) = [each for each in json.loads(printed.out) if each["subject"] == "local Triton"]
+    assert (finding["status"], printed.err) == ("missing", "")
+    assert re.fullmatch(expected, f"error: {finding['mend']}\n")

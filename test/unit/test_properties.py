@@ -9,9 +9,10 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
 
-from triton_sam.errors import ConfigurationError, ImageError
+from triton_sam.errors import ConfigurationError, ImageError, PromptError
 from triton_sam.families import get_family
 from triton_sam.inputs.images import encoder_input, image_bytes, open_image
+from triton_sam.inputs.prompts import check_prompts
 from triton_sam.transport.url import parse_url
 
 FAMILIES = ("sam1", "sam2", "sam3", "mobilesam", "edgetam", "samhq")
@@ -66,6 +67,22 @@ def test_any_array_is_an_image_or_an_image_error(array):
 
 
 # Prompts
+
+
+@given(
+    st.sampled_from(["point_coords", "box", "mask_input"]),
+    hnp.arrays(
+        st.sampled_from([np.float64, np.int64, np.uint8, np.complex64, np.bool_, "U3", "datetime64[s]"]),
+        hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4),
+    ),
+)
+def test_any_array_is_usable_or_a_prompt_error(argument, array):
+    prompt = {"point_coords": None, "point_labels": None, "box": None, "mask_input": None, argument: array}
+    try:
+        prompts = check_prompts(**prompt, image_size=(640, 480), mask_size=4)
+    except PromptError:
+        return
+    assert len(prompts) >= 1
 
 
 # URLs

@@ -1,5 +1,6 @@
 """Image embeddings without a server: files and identity. test_client tests the embeddings of a client."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +54,39 @@ def test_a_damaged_file_is_refused(saved):
             messages.append(str(error))
     assert len(messages) > 5
     assert all("holds no image embeddings" in message for message in messages)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"^there is no file nope\.npz$"):
+        ImageEmbeddings.load("nope.npz")
+    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path))} cannot be read: "):
+        ImageEmbeddings.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({}, "high_res_feats_0 is missing"),
+        ({"high_res_feats_0": np.ones((1, 32, 9, 9), np.float32)}, r"high_res_feats_0 is float32\(1, 32, 9, 9\)"),
+    ],
+    ids=["missing", "shape"],
+)
+def test_tensors_that_do_not_fit_are_refused_in_a_file_and_on_assignment(saved, other, words):
+    loaded = ImageEmbeddings.load(saved)
+    tensors = {name: array for name, array in loaded.items() if name != "high_res_feats_0"}
+    wrong = replace(loaded, tensors={**tensors, **other})
+    wrong.save(saved)
+    with pytest.raises(InputError, match=words):
+        ImageEmbeddings.load(saved)
+    with SAM2TritonClient("localhost:1") as client:
+        with pytest.raises(InputError, match=words):
+            client.image_embeddings = wrong
+        assert client.image_embeddings is None
+
+
+def test_embeddings_are_kept_in_a_known_place():
+    with pytest.raises(ConfigurationError, match="embeddings must be one of"):
+        SAM2TritonClient("localhost:1", embeddings="cloud")
 
 
 @pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])

@@ -138,6 +138,7 @@ CLOSED.close()
         (b"", "0 bytes"),
         (b"<html>no pixels</html>", "not an image"),
         ("no/such/file.jpg", "there is no image at"),
+        (".", "folder"),
         (3, "int"),
         (np.zeros((4, 4, 2), np.uint8), r"\(4, 4, 2\)"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),

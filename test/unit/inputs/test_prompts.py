@@ -130,10 +130,12 @@ def test_logits_stay_as_they_are():
     [
         (np.zeros((256, 256), bool), "an empty mask"),
         (np.zeros((256, 256), np.uint8), "an empty mask"),
+        (np.arange(65_536).reshape(256, 256).astype(np.uint8), "holds 0 to 255, which are not logits"),
         (np.linspace(0, 1, 65_536).reshape(256, 256), "holds 0 to 1, which are not logits"),  # probabilities
         (np.full((256, 256), 200.0), "holds 200 to 200"),
+        (np.full((256, 256), -1e6), "holds -1e+06 to -1e+06"),
     ],
-    ids=["nothing", "nothing in bytes", "probabilities", "a number"],
+    ids=["nothing", "nothing in bytes", "grey", "probabilities", "a number", "far away"],
 )
 def test_what_cannot_be_logits_is_refused(values, words):
     with pytest.raises(PromptError, match=re.escape(words)):
@@ -152,16 +154,21 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
     [
         ({}, "the prompt is empty"),
         ({"point_coords": []}, "at least one point"),
+        ({"point_coords": [[1, 1]], "point_labels": [-2]}, "at least one point"),
         ({"point_coords": [[641, 10]]}, "point (641, 10) lies outside the image of 640x480"),
         ({"point_coords": [[1, 10], [-1, 10]]}, "point (-1, 10) lies outside"),
         ({"point_coords": [[np.inf, 10]]}, "NaN or infinity"),
         ({"point_coords": [[1, 2, 3]]}, "not (1, 3)"),
         ({"point_coords": np.zeros((1, 1, 1, 2))}, "point_coords must be"),
         ({"point_coords": [[1, 1]], "point_labels": [7]}, "label 7"),
+        ({"point_coords": [[1, 1]], "point_labels": [0.5]}, "label 0.5"),
         ({"point_coords": [[1, 1]], "point_labels": [np.nan]}, "NaN"),
         ({"point_coords": [[1, 1]], "point_labels": [1, 0]}, "one label for each point"),
         ({"point_labels": [1]}, "were given without point_coords"),
         ({"box": [100, 10, 50, 90]}, "swapped corners"),
+        ({"box": [10, 10, 10, 90]}, "swapped corners"),
+        ({"box": [10, 90, 50, 90]}, "swapped corners"),
+        ({"box": np.zeros((0, 4))}, "box must be"),
         ({"box": [0, 0, np.nan, 90]}, "NaN"),
         ({"mask_input": np.zeros((128, 128))}, "mask_input must be"),
         ({"mask_input": np.full((256, 256), np.nan)}, "NaN"),

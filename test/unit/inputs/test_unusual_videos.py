@@ -171,6 +171,7 @@ def test_unusual_pixels_keep_their_places_and_colours(tmp_path, name):
     expected = quarters(*size).astype(int)
     with opened(write(tmp_path / name, codec=codec, pixels=form, size=size)) as source:
         image = pixels(source, COUNT - 1).astype(int)
+        assert source.pixel_ratio == 1
     assert image.shape == (size[1], size[0], 3)
     if difference is None:  # grey
         assert image.max(axis=2).tolist() == image.min(axis=2).tolist()

@@ -137,6 +137,12 @@ def test_files_that_are_no_video_are_one_clear_line(tmp_path, mp4):
             open_frames(tmp_path / name)
 
 
+def test_a_file_without_frames_is_an_error(tmp_path):
+    path = write(tmp_path / "none.avi", "mpeg4", count=0)
+    with pytest.raises(VideoError, match=r"none.avi is empty: a video needs at least one frame"):
+        open_frames(path)
+
+
 def test_a_broken_part_of_a_file_is_an_error_of_its_frames_alone(tmp_path):
     path = write(tmp_path / "broken.mkv", "mpeg4")
     content = bytearray(path.read_bytes())
@@ -229,6 +235,7 @@ def test_a_damaged_frame_of_a_file_is_an_error_with_a_remedy(tmp_path):
     ("source", "message"),
     [
         ([], "the list is empty"),
+        (iter(()), "the stream is empty"),
         (np.zeros((4, 4, 3), np.uint8), r"must be \(T,H,W,3\), not \(4, 4, 3\)"),
         (b"content", "cannot read frames from bytes"),
         (-1, "there is no camera -1"),

@@ -162,6 +162,7 @@ def test_the_box_of_rle_needs_no_pixels():
         {"size": [2, 2], "counts": ("P" * 11 + "8") * 3 + "0" * 61 + "T" + "P" * 10 + "H"},
         {"size": [10**7, 10**7], "counts": [10**14]},
         {"size": [0, 2**70], "counts": []},
+        {"counts": "4"},
     ],
 )
 def test_damaged_rle_is_refused(damaged):

@@ -141,3 +141,9 @@ def test_polygons_refuse(monkeypatch):
     monkeypatch.setitem(sys.modules, "contourpy", None)
     with pytest.raises(MissingDependencyError, match="pip install"):
         mask_to_polygons(SQUARE)
+
+
+@pytest.mark.parametrize("ring", [[1, 2, 3], [["a", 1]], [[0, 0], [1, float("nan")], [2, 2]], [[0, 0, 0]]])
+def test_what_is_not_a_ring_is_refused(ring):
+    with pytest.raises(InputError, match="a polygon"):
+        fill_polygons([ring], (4, 4))

@@ -108,3 +108,9 @@ def test_regions_that_cannot_be_used_are_not_remembered(ask, region):
     with pytest.raises(Problem, match="a region needs the numbers"):
         ask(region)
     assert ask(away("n"))[0] == [([10, 10, 30, 30], [[50, 50]], [0])]
+
+
+def test_ids_of_other_kinds_join_nothing(ask):
+    for name in (7, None, "", "n" * 10_000, {"a": 1}, [1]):
+        ask(point(name, 10, 10))
+        assert ask(point(name, 90, 90))[0] == [(None, [[90, 90]], [1])]

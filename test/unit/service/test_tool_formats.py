@@ -115,7 +115,9 @@ def test_a_brush_is_a_mask_and_a_point_in_each_stroke():
         ("brushlabels", {}, "in `rle`"),
         ("brushlabels", {"rle": [1, 2]}, "rle: it ends too early"),
         ("polygonlabels", {}, "3 to 8192 corners"),
+        ("polygonlabels", {"points": [[1, 2]] * 9000}, "3 to 8192 corners"),
         ("polygonlabels", {"points": [[1, 2], [3, 4], [5]]}, "a corner"),
+        ("polygonlabels", {"points": [[1, 2], [3, 4], [5, float("nan")]]}, "a corner"),
         ("polygonlabels", {"points": [[1, 2], [3, 4], [5, {}]]}, "a corner"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 
 pytest.importorskip("tritonclient.grpc")
 
+from triton_sam.errors import ConfigurationError
 from triton_sam.transport.grpc_client import LARGE, GrpcClient, _Inputs
 from triton_sam.transport.timed_sockets import Call
 from triton_sam.transport.triton import request_headers
@@ -38,3 +39,16 @@ def test_embeddings_of_an_answer_are_copied_once_and_forgotten_with_them():
     assert inputs.get("x", array) is inputs.get("x", array)
     del array
     assert inputs._large == {}
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"a": b"secret"}, "headers must be a mapping of names to texts; the value of 'a' is not a string"),
+        ("secret", "headers must be a mapping of names to texts, not str"),
+    ],
+)
+def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers, words):
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        request_headers(parse_url("http://host"), headers)
+    assert "secret" not in str(caught.value)

@@ -316,6 +316,7 @@ def test_example_boxes_of_this_image(server, client) -> None:
         ({}, {"image": image_file()}, PromptError),
         ({"boxes": [300, 0, 400, 9]}, {"image": image_file()}, PromptError),
         ({"text": "cat"}, {}, InputError),
+        ({"text": "cat"}, {"image": image_file(), "image_id": b"x"}, InputError),
         ({"text": "cat"}, {"image": image_file(), "output_format": b"rle"}, InputError),
         ({"text": "cat"}, {"image": b"no image"}, ImageError),
         ({"text": "cat"}, {"image_id": b"\xff\xfe"}, UnknownImageError),
@@ -327,6 +328,12 @@ def test_a_mistake_is_one_error_and_costs_no_search(server, query, inputs, kind)
     assert isinstance(reply.error, kind)
     assert "\n" not in str(reply.error)
     assert (server.calls, reply.counts["failures"]) == ([], 1)
+
+
+def test_a_text_that_is_too_long_costs_no_encode(server) -> None:
+    reply = ask(server.program._model, {"text": "x" * 21}, image=image_file())
+    assert isinstance(reply.error, PromptError)
+    assert server.encodes == []
 
 
 def test_a_family_without_words() -> None:

@@ -233,12 +233,15 @@ def test_an_image_whose_embeddings_are_here_is_searched_without_crops(server):
     [
         ([], "must be an object"),
         ({"points": [[1, 1]] * 65}, "points must be a list of 1 to 64 pairs"),
+        ({"points": [[1, 2, 3]]}, "points must be a list of 1 to 64 pairs"),
         ({"points": [[65, 2]]}, "points must lie in the image"),
+        ({"points": [[float("nan"), 2]]}, "points must lie in the image"),
         ({"points": [[1, 1]], "more": 1}, "everything_part has no 'more'"),
         ({"points": [[1, 1]], "parameters": []}, "parameters must be an object"),
         ({"points": [[1, 1]], "crop": [0, 0, 9, 9]}, "crop and image_size belong together"),
         ({"points": [[1, 1]], "crop": [0, 0, 9], "image_size": [99, 99]}, "crop must be a list of 4 whole numbers"),
         ({"points": [[1, 1]], "crop": [0, 0, 9, 9], "image_size": [99, 99]}, "does not have the size of the image"),
+        ({"points": [[1, 1]], "crop": [0, 0, 9, 9], "image_size": [8, 99]}, "does not lie in an image"),
         ({"points": [[1, 1]], "crop": [0, 0, 64, 48], "image_size": [10**6, 10**6]}, "image_size may have at most"),
     ],
     ids=str,
@@ -255,6 +258,9 @@ def test_a_part_needs_an_image_and_nothing_else(server):
     assert "either an image or the image_id" in str(model.find_part(asked, lambda: False).error)
     more = {**asked, "image_id": text(b"id"), "boxes": np.zeros((1, 4), np.float32)}
     assert "cannot be combined with boxes" in str(model.find_part(more, lambda: False).error)
+    assert "unknown or expired image 'id'" in str(
+        model.find_part({**asked, "image_id": text(b"id")}, lambda: False).error
+    )
 
 
 # Thresholds that fit a model: in its metadata, in the session model, and where a caller names none

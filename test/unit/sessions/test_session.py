@@ -94,3 +94,17 @@ def test_the_mask_of_a_prompt_in_json_is_that_of_the_client():
         reply = server.program._model.answer(inputs)
     content = base64.b64decode(json.loads(reply.tensors["result_json"][0])["mask"]["data"])
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) > 0, expected.mask)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ({"points": {}}, "prompt_json: points must be a list of [x, y], not an object"),
+        ({"multimask": 1.5}, "prompt_json: multimask must be true or false, not a number"),
+        ({"image_id": True}, "prompt_json: image_id must be text, not true"),
+        (None, 'prompt_json must be an object such as {"points": [[x, y]]}, not null'),
+    ],
+)
+def test_wrong_kinds_of_values_are_told_in_words_of_json(prompt, message):
+    reply = session().answer({"prompt_json": text(json.dumps(prompt).encode())})
+    assert json.loads(reply.tensors["result_json"][0])["error"]["message"] == message

@@ -10,6 +10,7 @@ import pytest
 from support.conditions import wait_until
 from support.fake_tracking import (
     FAMILY,
+    SIZE,
     TABLE,
     Client,
     FakeModels,
@@ -280,6 +281,14 @@ def test_bad_arguments_are_one_error_each(server, words):
     assert len(session.track([0, 1])) == 2  # the session lives on
 
 
+def test_arguments_that_do_not_fit_each_other(server):
+    session = server.start(num_frames=9)
+    session.add_frames(0)
+    ask, name, prompt = server.ask, session.id, {"frame_index": 0, "object_id": 1, "box": [1, 1, 5, 5], "step": 1}
+    refused(PromptError, "a box comes before", ask, "add_prompt", name, clear_old_points=False, **prompt)
+    refused(PromptError, "label -2", ask, "add_prompt", name, points=[[1, 1]], labels=[-2], **prompt)
+
+
 def test_bad_tensors_are_one_error_each(server):
     session = server.start(num_frames=9)
     session.add_frames(0)
@@ -287,8 +296,14 @@ def test_bad_tensors_are_one_error_each(server):
     prompt = {"frame_index": 0, "object_id": 1, "step": 1}
     refused(PromptError, "size of the frames", ask, "add_prompt", name, {"mask": np.ones((3, 3), bool)}, **prompt)
     refused(PromptError, "mask must be a bool", ask, "add_prompt", name, {"mask": np.ones((3, 0), bool)}, **prompt)
+    mask = {"mask": np.ones(SIZE[::-1], bool)}
+    refused(PromptError, "cannot be combined", ask, "add_prompt", name, mask, points=[[1, 1]], **prompt)
+    refused(PromptError, "cannot be combined", ask, "add_prompt", name, mask, box=[1, 1, 5, 5], **prompt)
     refused(InputError, "takes no mask", ask, "reset_session", name, {"mask": np.ones((3, 3), bool)}, step=1)
     refused(InputError, "arguments: invalid JSON", ask, "reset_session", name, {"arguments": text(b"{")})
+    refused(InputError, "JSON object, not a list", ask, "reset_session", name, {"arguments": text(b"[]")})
+    refused(InputError, "output_format must be", ask, "reset_session", name, output_format="bmp", step=1)
+    refused(InputError, "needs the session_id", ask, "reset_session", None, step=1)
     refused(
         UnknownSessionError,
         "unknown or expired video session",
@@ -299,6 +314,8 @@ def test_bad_tensors_are_one_error_each(server):
         step=1,
     )
     refused(ImageError, "not an image", ask, "add_frames", name, {"frames": text(b"no")}, frame_indexes=[1])
+    twice = {"frames": np.array([b"", b""], np.object_)}
+    refused(InputError, "once", ask, "add_frames", name, twice, frame_indexes=[1, 1])
     refused(VideoError, "one size", session.add_frames, 1, size=(9, 9))
     refused(PromptError, "no frame 9", session.add_frames, 9)
     sized = server.ask("start_session", frame_size=[7, 7])["result"]["session_id"]

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import io
+import threading
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ from support.conditions import wait_until
 from support.in_process import CLIENTS, Face, ImageServer, refusal
 
 from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam.client import session_image
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import (
     ConfigurationError,
@@ -25,6 +27,7 @@ from triton_sam.errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
+from triton_sam.wire.pair import ModelPair
 
 PIXELS = np.zeros((48, 64, 3), np.uint8)
 POINT, OTHER = [[30, 20]], [[10, 9]]
@@ -308,3 +311,21 @@ def test_of_many_positions_only_the_newest_is_sent(server):
 
 
 # Event loops
+
+
+def test_an_image_is_prepared_off_the_event_loop(without_session, monkeypatch):
+    threads = []
+
+    def noted(function):
+        def wrapper(*arguments):
+            threads.append(threading.current_thread())
+            return function(*arguments)
+
+        return wrapper
+
+    monkeypatch.setattr(session_image, "upload", noted(session_image.upload))
+    monkeypatch.setattr(ModelPair, "encode", noted(ModelPair.encode))
+    with Face("speculative", without_session) as it:
+        it.set_image(PIXELS)
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from support.in_process import ImageServer
 
 from triton_sam import SpeculativeSAM2Client
 from triton_sam.errors import ConfigurationError
@@ -72,6 +73,15 @@ def test_a_child_is_told_to_make_a_client_of_its_own(client, act):
     """The thread that sends the requests does not exist in the child: each call waited for ever."""
     assert in_a_child(lambda: act(client)) == REFUSED
     assert client.predict_sync(POINT)[0].shape == (1, 1, 256, 256)
+
+
+def test_a_child_can_make_a_client_of_its_own(client):
+    def act():
+        with ImageServer() as server, SpeculativeSAM2Client(server.url) as own:
+            own.set_image(PIXELS)
+            assert own.predict_sync(POINT)[0].shape == (1, 1, 256, 256)
+
+    assert in_a_child(act) == b"nothing"
 
 
 def test_the_end_of_a_child_does_not_close_the_clients_of_its_parent(client):

@@ -113,3 +113,18 @@ def test_a_family_without_official_generator(family):
     known = "sam1, sam2, mobilesam, samhq"
     with pytest.raises(ConfigurationError, match=f"{family} has no official mask generator: use {known}"):
         generator_of(FakeClient(family))
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("mobilesam", SamAutomaticMaskGenerator), ("sam2", SAM2AutomaticMaskGenerator)]
+)
+def test_each_family_has_the_generator_that_its_table_names(family, kind):
+    assert type(generator_of(FakeClient(family))) is kind
+
+
+def test_generate_takes_the_kind_of_masks_as_sam_hqs_generator_does():
+    client = FakeClient("samhq")
+    generator = SamAutomaticMaskGenerator(client)
+    generator.generate("image.jpg")
+    generator.generate("image.jpg", multimask_output=False)
+    assert [parameters.multimask_output for _, parameters in client.asked] == [True, False]

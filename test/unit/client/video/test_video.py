@@ -216,10 +216,12 @@ def test_the_memory_of_the_client_stays_flat(server):
 BAD_PROMPTS = {
     "there is no frame 40: the video has the frames 0 to 39": {"frame": 40, "points": [[1, 1]]},
     "there is no frame -1": {"frame": -1, "points": [[1, 1]]},
+    "a mask replaces points and box": {"points": [[1, 1]], "mask": np.zeros((48, 64))},
     r"mask must be an array \(48,64\)": {"mask": np.zeros((64, 48))},
     "a box comes before all points": {"box": [1, 2, 3, 4], "clear_old_points": False},
     "the prompt of one object, not of 2": {"points": [[[1, 1]], [[2, 2]]]},
     "frame must be a whole number": {"frame": 1.5, "points": [[1, 1]]},
+    "object_id must fit 64 bits": {"object_id": 2**70, "points": [[1, 1]]},
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -269,12 +270,40 @@ def test_a_range_of_frames_and_an_object_from_a_click(server: WordServer) -> Non
 
 
 def test_an_object_that_the_caller_adds_meanwhile_keeps_its_id(server: WordServer) -> None:
-    with open_video(server) as video, SAM2TritonClient(server.url, "sam3", retries=0) as finder:
+    finder: Any = Finder()  # finds another object in frame 1
+    labels = {}
+    with open_video(server) as video:
         for frame, found in track_words(finder, video, "bus", rules=VideoRules(hotstart_delay=0)):
             if frame == 0:
-                video.add(0, max(found) + 1, points=[[500, 100]])
+                assert list(found) == [1]
+                video.add(0, 2, points=[[500, 100]])
             elif frame == 1:
-                assert found[2].label == ""
+                labels = {object_id: segment.label for object_id, segment in found.items()}
+    assert labels == {1: "bus", 2: "", 3: "bus"}
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_200_frames() -> None:
+    """Client and session keep fewer than 100 frames, with the limits of this server."""
+    finder: Any = Finder()
+    used, results = [], 0
+    with WordServer(session_bytes=str(12 << 20), cache_bytes=str(64 << 20)) as server:
+
+        def forget(done: int, _: int) -> None:
+            server.requests.clear()
+            server.triton.calls.clear()
+            if done in (100, 200):
+                used.append(tracemalloc.get_traced_memory()[0])
+
+        with SAM2VideoClient(server.url, model_type="sam3", retries=0) as client, client.open(clip() * 40) as video:
+            tracemalloc.start()
+            try:
+                for _, found in track_words(finder, video, "bus", rules=RULES, on_progress=forget):
+                    results += sum(each.logits.nbytes + each.mask.nbytes for each in found.values())
+            finally:
+                tracemalloc.stop()
+    first, last = used
+    assert last - first < results // 20
 
 
 def test_an_error_in_a_late_frame_loses_no_earlier_one(server: WordServer, tmp_path: Path) -> None:

@@ -209,6 +209,8 @@ def test_frames_lie_as_they_are_stored(running, post):
     session = post("init", {"frames": [base64_of(frame.getvalue())]})["session_id"]
     check_disc(post("prompt", click(session))["masks"], 0)
     assert running.tracker.videos[-1].prompts[10001][0]["points"] == [[X, Y]]
+    refused = post("init", {"frames": [base64_of(frame.getvalue()), base64_of(b"GIF89a")]}, status=415)
+    assert refused["message"].startswith("frame 1: ")
 
 
 def test_a_click_is_followed_through_the_frames(running, post, session):

@@ -136,7 +136,7 @@ def _draw_chunk(draw: Draw, materials: Path, paths: Mapping[str, str], numbers: 
 
 
 LABEL_SIDE = SIDE // 2
-"""Side in pixels of the label maps of scenes, whose images have `teacher.SIDE`."""
+"""Side in pixels of the label maps of scenes, whose images have `network.SIDE`."""
 
 _SCENE_SIDE = 512  # pixels of a scene before it is enlarged
 _VIEWS = 3  # per scene: the whole and two parts

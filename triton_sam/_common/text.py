@@ -9,7 +9,11 @@ MAX_LINE = 500
 
 def one_line(error: BaseException) -> str:
     """Return the text of an error as one line of at most 500 characters; without text, the name of the error's type."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    return shortened(" ".join(str(error).split()) or type(error).__name__)
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most 500 characters; a longer one ends with "…"."""
     return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE - 1]}…"
 
 

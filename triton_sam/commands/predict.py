@@ -327,7 +327,7 @@ def read_words(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_words(asked: Mapping[str, Any], sources: Sequence[Source]) -> None:
-    """Check the arguments from read() against the images before a request is sent."""
+    """Check the arguments from read_words() against the images before a request is sent."""
     query = check_query(**{name: value for name, value in asked.items() if name != "example"})
     example = asked["example"]
     for image in [each.content for each in sources] if example is None else [example]:

@@ -93,7 +93,7 @@ def reload(transport: Transport, names: Sequence[str]) -> list[str]:
 
 
 def _expand(names: Iterable[str], loadable: Collection[str], known: Collection[str]) -> list[str]:
-    """Return the models to load, each after the models that it calls. They may include models that cannot be loaded."""
+    """Return the models to load, each after the models that it calls; some of ``known`` cannot be loaded."""
     wanted: list[str] = []
     for name in names:
         found = models_of_variant(name, loadable, known)

@@ -152,11 +152,13 @@ def _check_words(family: Family, repository: Path, variant: str) -> None:
     further = {tensor.name for tensor in family.encoder.further_outputs}
     for role in family.concepts:
         folder = repository / family.model_name(role, variant)
-        if further & {tensor.name for tensor in read_model(folder).config.input}:
+        lacking = sorted(further & {tensor.name for tensor in read_model(folder).config.input})
+        if lacking:
+            name = "" if variant == family.name else f" --name {variant}"
             raise ConfigurationError(
-                f"the published encoder lacks {', '.join(further)}, which {folder} needs: run "
-                f"`triton-sam setup {family.name} --concepts`, give the published models another --name, or remove "
-                f"{folder}"
+                f"the published encoder lacks {', '.join(lacking)}, which {folder} needs: run "
+                f"`triton-sam setup {family.name} --concepts{name}`, give the published models another --name, or "
+                f"remove {folder}"
             )
 
 

@@ -50,7 +50,7 @@ def first_click(truth: BoolArray) -> Click:
 
 
 def next_click(truth: BoolArray, mask: BoolArray, clicks: Sequence[Click] = ()) -> Click | None:
-    """Return a click on the centre of the largest error of a mask; None if every wrong pixel has been clicked.
+    """Return a click on the centre of the largest error of a mask, both bool (H,W); None if no pixel is left to click.
 
     A click on missing pixels is a foreground click, a click on surplus pixels a background click. As in RITM and SAM 2,
     the size of an error region is the radius of its largest inscribed circle, and the click is the centre of this
@@ -66,7 +66,7 @@ def next_click(truth: BoolArray, mask: BoolArray, clicks: Sequence[Click] = ()) 
 
 
 def tight_box(truth: BoolArray) -> FloatArray:
-    """Return the smallest box around an object, float32 x1,y1,x2,y2 in pixels; see masks.mask_to_box."""
+    """Return the smallest box around a mask, bool (H,W), as float32 x1,y1,x2,y2 in pixels; see masks.mask_to_box."""
     box = mask_to_box(truth)
     if box is None:
         raise InputError("an empty mask has no box")

@@ -36,7 +36,7 @@ _INK: Color = (30, 30, 30)
 
 @dataclass(frozen=True)
 class Example:
-    """One object of the contact sheet: captions and images of the truth, the first, the last and the box's mask."""
+    """One object of the contact sheet: (caption, image) of the truth, the first, the last and the box's mask."""
 
     iou: float
     tiles: tuple[tuple[str, Image.Image], ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -98,6 +99,7 @@ TURNED = (5, 6, 7, 8)
 ORIENTATION_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """The keys of ``Image.info`` that may hold the orientation."""
 
+_JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _KEPT_TEXT = 1 << 20
@@ -197,9 +199,23 @@ def shown_as_stored(content: bytes) -> int:
     try:
         with open_header(io.BytesIO(content)) as image:
             is_plain = image.format == "PNG" and not any(name in image.info for name in ORIENTATION_METADATA)
-            return 1 if is_plain or image.format in ("TIFF", HEIF) else orientation(image)
+            turn = 1 if is_plain or image.format in ("TIFF", HEIF) else orientation(image)
     except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
         return 1
+    return turn if turn in UPRIGHT_OPERATIONS else 1
+
+
+def without_orientation(content: bytes) -> bytes | None:
+    """Return a JPEG file whose EXIF orientation is 1, with the same pixels; None if that needs another encoding."""
+    with open_header(io.BytesIO(content)) as image:
+        exif: bytes = image.info.get("exif", b"")
+    order = {b"II": "<", b"MM": ">"}.get(exif[6:8])  # after b"Exif\0\0"
+    if order is None or not content.startswith(_JPEG) or content.count(exif) != 1:
+        return None
+    entry = struct.pack(f"{order}HHI", ExifTags.Base.Orientation, 3, 1)  # one number of 16 bits
+    changed = re.sub(re.escape(entry) + b"..", entry + struct.pack(f"{order}H", 1), exif, flags=re.DOTALL)
+    lying = content.replace(exif, changed)
+    return lying if shown_as_stored(lying) == 1 else None
 
 
 def turned_back(image: Image.Image, turn: int) -> Image.Image:

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from .._common.text import MAX_LINE
+from .._common.text import shortened
 from .._common.tracing import current_trace
 from . import problems
 from .adapters.adapter import Adapter
@@ -110,7 +110,7 @@ class Observe:
             "client": client[0] if client else None,
             "caller": scope.get(CALLER),
             "trace_id": trace_id,
-            "detail": refused[-1].detail[:MAX_LINE] if refused else None,
+            "detail": shortened(refused[-1].detail) if refused else None,
         }
         LOGGER.info("request", extra={"fields": fields})
 

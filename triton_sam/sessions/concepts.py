@@ -197,8 +197,9 @@ class ConceptSearch:
         image = self.get(image_id, reply)
         if image is not None:
             return image
-        key = self._key(image_id)
-        return self._images.once(key, partial(self._encode_both, image_id, content, reply), reply)
+        maps = self._images.once(self._key(image_id), partial(self._encode_both, image_id, content, reply), reply)
+        self._images.cache.get(image_id)  # marks the embeddings as used after the maps, which are evicted first
+        return maps
 
     def drop(self, image_id: str) -> None:
         """Remove the feature maps of an image from the cache. Its embeddings stay."""

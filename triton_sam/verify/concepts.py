@@ -176,7 +176,12 @@ class ConceptRow:
     def passes(self, limits: Limits) -> bool:
         """Return whether the instances meet the limits."""
         masks = self.iou > limits.iou or self.pixels <= 1
-        return self.instances == self.official and max(self.score, self.box) < limits.difference and masks
+        return (
+            self.instances == self.official
+            and self.score < limits.difference
+            and self.box < limits.difference
+            and masks
+        )
 
 
 def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[str, Any]]:
@@ -243,4 +248,5 @@ def _compare(
         boxes.append(float(np.abs((np.array(ours.found_box) - np.array(theirs.box)) / scale).max()))
         overlaps.append(intersection_over_union(ours.mask, theirs.mask))
         pixels.append(int((ours.mask ^ theirs.mask).sum()))
-    return ConceptRow(name, title, len(found), len(expected), max(scores), max(boxes), min(overlaps), max(pixels))
+    score, box = float(np.max(scores)), float(np.max(boxes))  # unlike max(), NaN is the maximum
+    return ConceptRow(name, title, len(found), len(expected), score, box, min(overlaps), max(pixels))

@@ -256,7 +256,9 @@ def _compare(
             ious.append(intersection_over_union(mask, official))
             pixels.append(int(np.count_nonzero(mask != official)))
             visible.append(bool(official.any()))
-    return VideoRow(name, title, len(found), max(differences), min(ious), max(pixels), float(np.mean(visible)))
+    return VideoRow(
+        name, title, len(found), float(np.max(differences)), min(ious), max(pixels), float(np.mean(visible))
+    )
 
 
 def _disc(size: Size) -> npt.NDArray[np.bool_]:

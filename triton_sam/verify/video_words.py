@@ -174,7 +174,7 @@ def verify_video_words(official: Answer, runner: str, clients: Clients, frames: 
         len(set(texts.values())),
         len(ious) - 1,
         wrong,
-        max(differences),
+        float(np.max(differences)),  # unlike max(), NaN is the maximum
         min(ious),
         max(pixels),
         remainders,

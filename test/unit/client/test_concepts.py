@@ -178,6 +178,13 @@ def test_the_states_of_the_last_images_stay_until_they_are_searched(one_pass) ->
     assert one_pass.encodes.count("sam3_encoder") == 7
 
 
+def test_images_that_words_search_keep_their_embeddings_longer_than_their_feature_maps(server) -> None:
+    with client_of(server) as client:
+        client.find("cat", image=IMAGE)
+    maps, embeddings = (each.image_id for each in server.program._model.images.cache.values())
+    assert maps.startswith(f"{embeddings}+")  # the least recently used one, which is evicted first
+
+
 def test_a_search_waits_for_the_pass_of_a_click(one_pass) -> None:
     model = one_pass.program._model
     gate, begun, compute = threading.Event(), threading.Event(), one_pass.triton._compute

@@ -6,10 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.families import get_family
+from triton_sam.inputs.header import shown_as_stored, without_orientation
 from triton_sam.inputs.images import encoder_input, frame_input, image_bytes, open_image
 
 RNG = np.random.default_rng(0)
@@ -42,6 +43,24 @@ def test_path_bytes_image_and_array_give_the_same_pixels(tmp_path, form):
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])
 def test_an_image_with_damaged_exif_data_is_opened(form):
     assert open_image(encoded(Image.fromarray(RGB), form, exif=b"Exif\x00\x00garbage!")).size == (30, 20)
+
+
+@pytest.mark.parametrize("turn", [6, 3, 1, 0, 9])
+def test_a_jpeg_without_its_orientation_has_the_same_pixels(turn):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = turn
+    exif[ExifTags.Base.Make] = "Camera"
+    for order in ("<", ">"):
+        exif.endian = order
+        content = encoded(Image.fromarray(RGB), "JPEG", exif=exif)
+        assert shown_as_stored(content) == (turn if turn in (3, 6) else 1)
+        lying = without_orientation(content)
+        assert len(lying) == len(content)
+        with Image.open(io.BytesIO(content)) as stored, Image.open(io.BytesIO(lying)) as opened:
+            np.testing.assert_array_equal(np.asarray(opened), np.asarray(stored))
+            assert dict(opened.getexif()) == {**stored.getexif(), ExifTags.Base.Orientation: 1}
+    assert without_orientation(encoded(Image.fromarray(RGB), "PNG", exif=exif)) is None
+    assert without_orientation(encoded(Image.fromarray(RGB), "JPEG")) is None
 
 
 def stretched_at_once(values):

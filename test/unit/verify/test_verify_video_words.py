@@ -73,8 +73,14 @@ def test_equal_objects_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{}, {3: followed(0, disc(18))}, {3: followed(1, disc(18), without=disc(15))}, {2: followed(1, disc(31.5))}],
-    ids=["missing", "overlap", "text", "mask"],
+    [
+        {},
+        {3: followed(0, disc(18))},
+        {3: followed(1, disc(18), without=disc(15))},
+        {2: followed(1, disc(31.5))},
+        {2: followed(1, np.where(disc(31) < -20, np.float32(np.nan), disc(31)))},
+    ],
+    ids=["missing", "overlap", "text", "mask", "no number"],
 )
 def test_each_kind_of_difference_fails(monkeypatch: pytest.MonkeyPatch, changed: dict[int, FollowedObject]) -> None:
     first, second = objects()

@@ -41,7 +41,11 @@ class EdgeTamEncoder(Sam3Encoder):
         self.register_buffer("std", torch.tensor(EDGETAM.pixel_std).reshape(1, 3, 1, 1), persistent=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Encode images (B,3,S,S), RGB in 0..1, to the three outputs of Sam2Encoder."""
+        """Encode images (B,3,S,S), RGB in 0..1.
+
+        Returns:
+            image_embeddings (B,256,S/16,S/16), high_res_feats_0 (B,32,S/4,S/4), high_res_feats_1 (B,64,S/8,S/8).
+        """
         fine, middle, coarse = super().forward((image - self.mean) / self.std)
         return coarse, fine, middle
 

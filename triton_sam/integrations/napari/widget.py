@@ -191,7 +191,7 @@ class SegmentWidget(QWidget):
             return
         after = self.layers.prompts()
         changed, gone = differences(self._prompts, after)
-        if changed:
+        if changed and not self.panel.cancel.isEnabled():  # no job has the line
             self._say(HELP)  # instead of an earlier error
         self._prompts = after
         self.requests.leave()

@@ -260,7 +260,10 @@ class Bridge:
             for index, text in enumerate(texts):
                 content = await room.run(functools.partial(decoded, text, f"frame {index}"))
                 if not upright:
-                    content, _ = await accept_image(content, megapixels, workers, upright=False)
+                    try:
+                        content, _ = await accept_image(content, megapixels, workers, upright=False)
+                    except Problem as problem:
+                        raise Problem(problem.status, f"frame {index}: {problem.detail}", code=problem.code) from None
                 upload.frames.append(room.folder / f"{index:06d}")
                 await room.write(content, upload.frames[-1])
             return await self.videos.keep(upload, room, pair)

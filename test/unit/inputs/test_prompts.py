@@ -130,7 +130,7 @@ def test_logits_stay_as_they_are():
     [
         (np.zeros((256, 256), bool), "an empty mask"),
         (np.zeros((256, 256), np.uint8), "an empty mask"),
-        (np.arange(65_536).reshape(256, 256).astype(np.uint8), "holds 0 to 255, which are not logits"),
+        (np.arange(65_536, dtype=np.uint16).reshape(256, 256) % 90, "holds 0 to 89, which are not logits"),
         (np.linspace(0, 1, 65_536).reshape(256, 256), "holds 0 to 1, which are not logits"),  # probabilities
         (np.full((256, 256), 200.0), "holds 200 to 200"),
         (np.full((256, 256), -1e6), "holds -1e+06 to -1e+06"),

@@ -112,5 +112,5 @@ def test_regions_that_cannot_be_used_are_not_remembered(ask, region):
 
 def test_ids_of_other_kinds_join_nothing(ask):
     for name in (7, None, "", "n" * 10_000, {"a": 1}, [1]):
-        ask(point(name, 10, 10))
+        ask(box(name))
         assert ask(point(name, 90, 90))[0] == [(None, [[90, 90]], [1])]

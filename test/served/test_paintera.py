@@ -1,5 +1,6 @@
 """Both generations of Paintera's client against the front ends of three families on a real Triton."""
 
+import functools
 import io
 import queue
 import time
@@ -98,6 +99,19 @@ def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(trito
     for theirs, ours in zip(half, family.encoder.output_names, strict=True):
         np.testing.assert_array_equal(half[theirs], expected_of_file[ours].astype(np.float16))
         assert half[theirs].dtype == np.float16
+
+
+def test_an_urgent_request_overtakes_usual_ones(triton, square):
+    """Two usual requests have left the queue when the urgent one arrives, or a few more on a busy machine."""
+    buffer = io.BytesIO()
+    square.save(buffer, "JPEG")
+    ended: queue.Queue[tuple[str, Any]] = queue.Queue()
+    for name, priority in [*((f"usual {number}", 5) for number in range(6)), ("urgent", 1)]:
+        answered = functools.partial(lambda name, result, error: ended.put((name, error)), name)
+        triton.async_infer(SAM2, [jpeg(buffer.getvalue())], answered, priority=priority)
+    answers = [ended.get(timeout=120) for _ in range(7)]
+    assert [error for _, error in answers] == [None] * 7
+    assert [name for name, _ in answers].index("urgent") < 4
 
 
 def test_the_metrics_have_the_times_of_the_clients(triton, families_server):

@@ -18,11 +18,7 @@ OBJECTS = [(700, 905, 1100, 1300), (60, 60, 100, 90), (1150, 20, 1200, 60), (300
 TILES = ["--tile", "96", "--overlap", "24", "--format", "geojson", "coco-polygons"]
 RAY = ["--engine", "ray", "--actors"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif("TRITON_SAM_RAY" not in os.environ, reason="takes minutes: set TRITON_SAM_RAY=1"),
-]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -199,8 +199,7 @@ def _used() -> int:
 # --- `pytest --only-allowed-skips` fails if a test is skipped for another reason: CI installs what it can ------------
 
 ALLOWED = {
-    # Tests that are run manually, because they take long or need a program of another project.
-    r"takes minutes: set TRITON_SAM_RAY=1": "Ray's cluster takes minutes, and its package is not in the test extra",
+    # Tests in an environment of their own.
     r"could not import 'napari'": "its pytest plugins warn in all tests; nightly.yml has an environment for it",
     # The other case is tested.
     r"openvino is installed": "tests the error without it",

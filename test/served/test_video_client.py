@@ -24,8 +24,8 @@ from support.processes import family_of, kill_model, server_memory  # noqa: E402
 COUNT = 12
 
 
-LONG, SETTLED = 300, 100
-"""Frames of the long stream, and frames until its memory is compared."""
+LONG, SETTLED = 300, 140
+"""Frames of the long stream, and frames until its memory is compared: a stream keeps the outputs of 128 frames."""
 
 
 def drawn(index):

@@ -24,7 +24,7 @@ from support.processes import family_of, kill_model, server_memory  # noqa: E402
 COUNT = 12
 
 
-LONG, SETTLED = 300, 140
+LONG, SETTLED = 600, 140
 """Frames of the long stream, and frames until its memory is compared: a stream keeps the outputs of 128 frames."""
 
 
@@ -138,7 +138,7 @@ def test_memory_and_open_files_stay_flat_over_a_long_stream(server):
     assert frame == LONG - 1
     half = len(memory) // 2
     print(f"\nmemory {[size >> 20 for size in memory]} MiB, open files {files}")
-    assert statistics.median(memory[half:]) <= 1.02 * statistics.median(memory[:half])
+    assert statistics.median(memory[half:]) <= 1.04 * statistics.median(memory[:half])
     assert statistics.median(files[half:]) <= statistics.median(files[:half]) + 5
 
 

@@ -16,13 +16,7 @@ from triton_sam.scenes.clip import generate_clip  # noqa: E402
 FRAMES = 8
 
 
-@pytest.mark.parametrize(
-    "make_graphs",
-    [
-        pytest.param(edgetam_micro_graphs, id="edgetam"),
-        pytest.param(sam3_reduced_graphs, id="sam3", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize("make_graphs", [edgetam_micro_graphs, sam3_reduced_graphs], ids=["edgetam", "sam3"])
 def test_track_writes_masks(make_graphs, tmp_path):
     graphs = make_graphs()
     write_video_models(tmp_path / "models", graphs)

@@ -9,6 +9,7 @@ from PIL import Image
 from support import clip
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient
+from triton_sam.families import get_family
 from triton_sam.integrations.napari.jobs import Ended, Masks, NewObjects, Preview, Progress
 from triton_sam.integrations.napari.requests import Clients, Model, Requests, models_at
 from triton_sam.integrations.napari.sources import Prompt, Source
@@ -146,6 +147,9 @@ def test_words_become_new_objects(clients, photo, monkeypatch):
 
     monkeypatch.setattr(clients.clicks, "find_async", find)
     with plugin(clients, Source([photo], rgb=True)) as running:
+        running.requests.find((), ["dog"], 0.4)
+        assert "choose a SAM3 model" in running.next(Ended).text
+        monkeypatch.setattr(type(clients.clicks), "family", get_family("sam3"))
         running.requests.find((), ["dog", "cat"], 0.4)
         patches = running.next(NewObjects).patches
         assert [(each.row, each.column, each.mask.shape) for each in patches] == [(10, 30, (10, 20)), (5, 5, (4, 4))]

@@ -1,4 +1,4 @@
-"""What a benchmark measures: a server, the weights of its models, and the counts and times that it reports.
+"""The server that a benchmark measures, the weights of its models, and the counts and times that it reports.
 
 Triton's statistics of a session model are wrong. Its statistics of a decoder exclude clicks on a session model that
 runs the decoder in its own process.

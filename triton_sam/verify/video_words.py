@@ -27,7 +27,7 @@ _INSTANCES, _OBJECTS = 3, 6
 
 @dataclass(frozen=True)
 class Answer:
-    """What the official model found: the objects of each frame by object id, and the rules that it followed."""
+    """The objects that the official model found in each frame, by object id, and the rules that it used."""
 
     frames: Sequence[Mapping[int, FollowedObject]]
     rules: VideoRules
@@ -60,8 +60,9 @@ class Limits:
 class VideoWordsRow:
     """The objects of all texts in a video, from one runner and from the official model.
 
-    A mask is compared before and after pixels are taken away that a better object of its text has. What remains of a
-    mask may be a sliver, so its IoU would say little: a pixel of a remainder may differ only where a whole mask does.
+    Where two objects of a text overlap, the better one keeps the pixels. Each mask is compared whole, before it loses
+    pixels, and as a remainder, after that. A remainder may be a sliver, whose IoU would say little, so its pixels may
+    differ only where a whole mask differs.
 
     Args:
         objects: number of objects that are visible in any frame.

@@ -1,4 +1,4 @@
-"""What programs share: packages, signals, the texts that they print and write, and the memory of ONNX Runtime."""
+"""What all programs use: for missing packages, signals, printed and written texts, and the memory of ONNX Runtime."""
 
 import io
 import json

@@ -211,7 +211,7 @@ def test_words_are_categories(servers, tmp_path, capsys):
 
 
 class Bar:
-    """What a bar shows."""
+    """A progress bar that records its calls."""
 
     def __init__(self) -> None:
         self.moves: list[float] = []

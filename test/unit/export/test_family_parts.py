@@ -1,4 +1,4 @@
-"""What only one family has, and parts of official models that our graphs have in another form."""
+"""Features of a single family, and parts of official models that our graphs compute in another way."""
 
 from __future__ import annotations
 

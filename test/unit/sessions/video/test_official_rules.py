@@ -21,8 +21,6 @@ from sam2.sam2_video_predictor import SAM2VideoPredictor
 from support.fake_tracking import Server
 
 from triton_sam.families import get_family
-from triton_sam.families.tables import ENCODER
-from triton_sam.families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from triton_sam.sessions.video.model import VideoModel, VideoModelSettings
 from triton_sam.sessions.video.models import TrackingModels
 
@@ -157,19 +155,8 @@ def _points(coords, labels):
     return [(round(float(x), 3), round(float(y), 3), int(k)) for (x, y), k in zip(coords, labels, strict=True)]
 
 
-class HashingModels:
+class HashingModels(fake.FakeModels):
     """The same networks for triton_sam.sessions.video."""
-
-    def run(self, role, held, arrays, outputs, is_kept):
-        """Run a model; see sessions.images.Run."""
-        compute = {
-            ENCODER: self.encode,
-            MEMORY_ATTENTION: self.attend,
-            TRACKING_DECODER: self.decode,
-            MEMORY_ENCODER: self.remember,
-            MASK_PROMPT: self.prompt_mask,
-        }
-        return compute[role]({**held, **arrays})
 
     def encode(self, given):
         value = float(np.rint(given["image"][0, 0, 0, 0] * 255))

@@ -52,7 +52,7 @@ def front(tls, service_triton, tmp_path_factory):
 
 
 @pytest.fixture(params=["https", "grpcs"])
-def url(request, front):
+def front_url(request, front):
     return getattr(front, request.param)
 
 
@@ -65,12 +65,12 @@ def bitmap(side: int) -> bytes:
     return header + b"\x40\x80\xc0" * (side * side)
 
 
-def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url, images):
-    with SAM2TritonClient(url, **front.options) as client:
+def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, front_url, images):
+    with SAM2TritonClient(front_url, **front.options) as client:
         assert client.is_ready()
         client.set_image(images / "shapes.jpg")
         masks, _ = client.predict([[200, 180]], [1])
-    with SAM2TritonClient(url, embeddings="client", **front.options) as client:  # 17 MB with the click
+    with SAM2TritonClient(front_url, embeddings="client", **front.options) as client:  # 17 MB with the click
         client.set_image(images / "shapes.jpg")
         same, _ = client.predict([[200, 180]], [1])
     assert (masks[0, 0] > 0).sum() > 100
@@ -105,14 +105,14 @@ def test_a_wrong_token_is_refused(front, images):
         assert "\n" not in str(caught.value)
 
 
-def test_a_certificate_of_an_unknown_authority_is_refused(front, url, images):
+def test_a_certificate_of_an_unknown_authority_is_refused(front, front_url, images):
     options = {**front.options, "ca_certs": None, "retries": 0}
-    with SAM2TritonClient(url, **options) as client, pytest.raises(ServerUnreachableError):
+    with SAM2TritonClient(front_url, **options) as client, pytest.raises(ServerUnreachableError):
         client.set_image(images / "shapes.jpg")
 
 
-def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url):
-    with SAM2TritonClient(url, **front.options) as client:
+def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, front_url):
+    with SAM2TritonClient(front_url, **front.options) as client:
         picture = bitmap(2900)
         assert 25e6 < len(picture) < 26e6
         client.set_image(picture)
@@ -125,8 +125,8 @@ def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url):
         client.predict([[200, 180]], [1])  # the earlier image is still set
 
 
-def test_clients_cannot_change_the_server(front, url):
-    transport = Transport(parse_url(url), **front.options)
+def test_clients_cannot_change_the_server(front, front_url):
+    transport = Transport(parse_url(front_url), **front.options)
     with pytest.raises(InferenceError, match="forbids this to clients"):
         transport.load_model("sam2")
     assert "sam2" in transport.ready_models()

@@ -24,9 +24,9 @@ def video_server(request, video_models):
 
 
 @pytest.fixture
-def client(server):
-    with SAM2TritonClient(server.http_url) as client:
-        yield client
+def http_client(server):
+    with SAM2TritonClient(server.http_url) as http_client:
+        yield http_client
 
 
 @pytest.fixture

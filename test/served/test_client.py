@@ -17,13 +17,13 @@ POINT = [[200, 180]]
 
 
 @pytest.fixture(scope="module")
-def client(server, images):
-    with SAM2TritonClient(server.grpc_url, embeddings="client") as client:
-        client.set_image(images / "shapes.jpg")
-        yield client
+def demo_client(server, images):
+    with SAM2TritonClient(server.grpc_url, embeddings="client") as demo_client:
+        demo_client.set_image(images / "shapes.jpg")
+        yield demo_client
 
 
-def test_shapes_and_types(client):
+def test_shapes_and_types(demo_client):
     box = [90, 70, 310, 290]
     for prompt, objects in (
         ({"point_coords": POINT}, 1),
@@ -33,16 +33,18 @@ def test_shapes_and_types(client):
         ({"box": [box] * 4}, 4),
         ({"point_coords": POINT, "point_labels": [0], "box": box}, 1),
         ({"mask_input": np.zeros((256, 256))}, 1),
-        ({"point_coords": POINT, "mask_input": client.predict(POINT)[0][0]}, 1),
+        ({"point_coords": POINT, "mask_input": demo_client.predict(POINT)[0][0]}, 1),
     ):
         for multimask, candidates in ((False, 1), (True, 3)):
-            masks, iou = client.predict(**prompt, multimask_output=multimask)
+            masks, iou = demo_client.predict(**prompt, multimask_output=multimask)
             assert masks.shape == (objects, candidates, 256, 256)
             assert iou.shape == (objects, candidates)
             assert masks.dtype == iou.dtype == np.float32
             assert np.isfinite(masks).all()
             assert np.abs(masks).max() <= 32
-    assert np.abs(client.predict(**prompt)[0] - client.predict(POINT)[0]).max() > 1e-3  # the mask changes the answer
+    assert (
+        np.abs(demo_client.predict(**prompt)[0] - demo_client.predict(POINT)[0]).max() > 1e-3
+    )  # the mask changes the answer
 
 
 def test_both_protocols_and_all_sources_agree_bit_for_bit(server, images):

@@ -197,10 +197,10 @@ def run(program, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def client(service_triton, images):
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(images / "shapes.jpg")
-        yield client
+def demo_client(service_triton, images):
+    with SAM2TritonClient(service_triton.grpc_url) as demo_client:
+        demo_client.set_image(images / "shapes.jpg")
+        yield demo_client
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_an_agent_tracks_rectangles_and_a_mask(run, video_server, tmp_path):
 
 
 @pytest.mark.nightly
-def test_it_annotates_a_task(run, service_triton, client, images):
+def test_it_annotates_a_task(run, service_triton, demo_client, images):
     """It uploads the objects that the client finds."""
     options = {"points_per_side": 4, "stability_score_thresh": 0.5}
     words = ["task", "auto-annotate", str(TASK), "--conf-threshold", "0.3"]
@@ -241,7 +241,7 @@ def test_it_annotates_a_task(run, service_triton, client, images):
         run(cvat.url, *words, kind="everything", url=service_triton.grpc_url, **options)
     assert cvat.unknown == []
     [sent] = cvat.annotations
-    found = client.everything(images / "shapes.jpg", pred_iou_thresh=0.3, **options)
+    found = demo_client.everything(images / "shapes.jpg", pred_iou_thresh=0.3, **options)
     assert found
     assert [(shape["type"], shape["frame"]) for shape in sent["shapes"]] == [("mask", 0)] * len(found)
     for shape, segment in zip(sent["shapes"], found, strict=True):
@@ -249,7 +249,7 @@ def test_it_annotates_a_task(run, service_triton, client, images):
 
 
 @pytest.mark.nightly
-def test_an_agent_answers_clicks_and_boxes(run, service_triton, client, images):
+def test_an_agent_answers_clicks_and_boxes(run, service_triton, demo_client, images):
     """It makes the function in CVAT, and then its agent answers the requests that wait there."""
     frame = {"type": "interact", "task": TASK, "frame": 0}
     parameters = {"kind": "interactor", "url": service_triton.grpc_url}
@@ -270,4 +270,4 @@ def test_an_agent_answers_clicks_and_boxes(run, service_triton, client, images):
     for result, prompt in zip(cvat.results, prompts, strict=True):
         [shape] = result["shapes"]
         assert shape["type"] == "mask"
-        assert np.array_equal(mask_of_points(shape["points"], SIZE), client.segment(**prompt)[0].mask)
+        assert np.array_equal(mask_of_points(shape["points"], SIZE), demo_client.segment(**prompt)[0].mask)

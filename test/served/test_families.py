@@ -23,13 +23,8 @@ from triton_sam.verify.compare import verify  # noqa: E402
 from triton_sam.verify.report import format_table  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def server(families_server):
-    return families_server
-
-
-def test_all_are_ready_and_sorted(server):
-    with SamTritonClient(server.http_url) as client:
+def test_all_are_ready_and_sorted(families_server):
+    with SamTritonClient(families_server.http_url) as client:
         models = client.models()
     pairs = {f"{family}_{role}" for family in FAMILIES for role in ("encoder", "decoder")}
     assert pairs | set(FAMILIES) | {"sam2.1_large_encoder", "sam3_tracker_encoder_fp16"} <= set(models)
@@ -57,11 +52,11 @@ def reference(family: str) -> Reference:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_served_equals_the_official_predictor(server, images, family):
+def test_served_equals_the_official_predictor(families_server, images, family):
     """By clicks, boxes and masks, with embeddings in the requests and with those of the session model."""
     with (
-        SamTritonClient(server.grpc_url, family) as client,
-        SamTritonClient(server.http_url, family, embeddings="client") as naive,
+        SamTritonClient(families_server.grpc_url, family) as client,
+        SamTritonClient(families_server.http_url, family, embeddings="client") as naive,
     ):
         assert client.is_ready()
         rows = verify(reference(family), images / "coffee.jpg", {"session": client, "pair": naive})
@@ -69,10 +64,10 @@ def test_served_equals_the_official_predictor(server, images, family):
     assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
 
 
-def test_an_alias_is_a_variant_with_mask_input(server, images):
+def test_an_alias_is_a_variant_with_mask_input(families_server, images):
     answers = []
     for name in (None, "my_sam"):
-        with SamTritonClient(server.http_url, "sam2", model_name=name) as client:
+        with SamTritonClient(families_server.http_url, "sam2", model_name=name) as client:
             client.set_image(images / "shapes.jpg")
             first, _ = client.predict([[200, 180]])
             answers.append((first, client.predict([[200, 180]], mask_input=first[0])[0]))

@@ -40,33 +40,33 @@ def repository(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(repository):
+def backend_server(repository):
     with LocalServer(repository) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server):
-    with http.InferenceServerClient(server.http_url.removeprefix("http://")) as connected:
+def backend_client(backend_server):
+    with http.InferenceServerClient(backend_server.http_url.removeprefix("http://")) as connected:
         yield connected
 
 
-def test_models_with_weights_are_ready_and_the_rest_is_left_out(server, repository):
-    ready = {model.name for model in server.served_models()}
+def test_models_with_weights_are_ready_and_the_rest_is_left_out(backend_server, repository):
+    ready = {model.name for model in backend_server.served_models()}
     assert ready == {path.name for path in repository.iterdir()} - {"weightless"}
-    assert {model.device for model in server.served_models() if model.name == "scale"} == {"CPU"}
+    assert {model.device for model in backend_server.served_models() if model.name == "scale"} == {"CPU"}
 
 
-def test_onnxruntime_reports_nothing_to_its_makers(server):
-    stubs = psutil.Process(server.pid).children()
+def test_onnxruntime_reports_nothing_to_its_makers(backend_server):
+    stubs = psutil.Process(backend_server.pid).children()
     assert stubs
     assert {stub.environ()["ORT_DISABLE_TELEMETRY"] for stub in stubs} == {os.environ.get("ORT_DISABLE_TELEMETRY", "1")}
 
 
-def test_numbers_too_small_for_full_precision_count_as_zero(client):
+def test_numbers_too_small_for_full_precision_count_as_zero(backend_client):
     x = np.array([[1e-40, 1e-30]], np.float32)  # computing with the first takes many times as long as with the second
     assert x[0, 0] > 0
-    (y,) = infer(client, "scale", x=x).as_numpy("y")
+    (y,) = infer(backend_client, "scale", x=x).as_numpy("y")
     assert y[0] == 0
     assert y[1] == 2 * x[0, 1]
 
@@ -85,12 +85,12 @@ def test_numbers_too_small_for_full_precision_count_as_zero(client):
         ("bls", "", {"x": ones(1, 1)}, [[4]]),  # it calls the ONNX model twice
     ],
 )
-def test_each_feature_has_its_answer(client, model, version, arrays, answer):
-    np.testing.assert_array_equal(infer(client, model, version=version, **arrays).as_numpy("y"), answer)
+def test_each_feature_has_its_answer(backend_client, model, version, arrays, answer):
+    np.testing.assert_array_equal(infer(backend_client, model, version=version, **arrays).as_numpy("y"), answer)
 
 
-def test_an_ensemble_calls_the_onnx_model(client):
-    assert infer(client, "chain", a=ones(1, 1)).as_numpy("b").item() == 2
+def test_an_ensemble_calls_the_onnx_model(backend_client):
+    assert infer(backend_client, "chain", a=ones(1, 1)).as_numpy("b").item() == 2
 
 
 def test_missing_config_is_derived_from_the_graph(tmp_path):
@@ -106,25 +106,25 @@ def test_missing_config_is_derived_from_the_graph(tmp_path):
         assert [entry["dims"] for entry in client.get_model_config("half_config")["input"]] == [[-1]]
 
 
-def test_fp16_int64_and_bytes(client):
+def test_fp16_int64_and_bytes(backend_client):
     arrays = {
         "half": np.float16([1.5, -2]),
         "long": np.array([2**40], np.int64),
         "text": np.array([b"click", "ä".encode()], np.object_),
     }
-    answer = infer(client, "typed", **arrays)
+    answer = infer(backend_client, "typed", **arrays)
     for name, array in arrays.items():
         assert answer.as_numpy(f"{name}_out").tolist() == array.tolist()
 
 
-def test_only_requested_outputs_come_back(client):
+def test_only_requested_outputs_come_back(backend_client):
     arrays = {"half": np.float16([1]), "long": np.array([1]), "text": np.array([b"a"], np.object_)}
-    answer = infer(client, "typed", ["long_out"], **arrays).get_response()
+    answer = infer(backend_client, "typed", ["long_out"], **arrays).get_response()
     assert [output["name"] for output in answer["outputs"]] == ["long_out"]
 
 
-def test_each_request_of_a_batch_gets_its_own_answer(server):
-    address = server.http_url.removeprefix("http://")
+def test_each_request_of_a_batch_gets_its_own_answer(backend_server):
+    address = backend_server.http_url.removeprefix("http://")
     with http.InferenceServerClient(address, concurrency=4) as many:
         calls = []
         for value in range(8):
@@ -136,18 +136,18 @@ def test_each_request_of_a_batch_gets_its_own_answer(server):
     assert [answer[0, 0] for answer in answers] == [2 * value for value in range(8)]
 
 
-def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client):
+def test_a_failing_request_gets_one_line_and_the_model_stays_ready(backend_client):
     with pytest.raises(tritonclient_utils.InferenceServerException, match="Add") as caught:
-        infer(client, "add", x=ones(1, 3))
+        infer(backend_client, "add", x=ones(1, 3))
     assert "\n" not in caught.value.message()
     assert "onnxruntime_src" not in caught.value.message()
     assert caught.value.status() == "500"  # as from the C++ backend
-    assert infer(client, "add", x=ones(1, 4)).as_numpy("y").tolist() == [[1, 2, 3, 4]]
+    assert infer(backend_client, "add", x=ones(1, 4)).as_numpy("y").tolist() == [[1, 2, 3, 4]]
 
 
-def test_a_shape_that_the_config_refuses_is_a_wrong_request(client):
+def test_a_shape_that_the_config_refuses_is_a_wrong_request(backend_client):
     with pytest.raises(tritonclient_utils.InferenceServerException, match="unexpected shape") as caught:
-        infer(client, "add", x=ones(1, 4, 1))
+        infer(backend_client, "add", x=ones(1, 4, 1))
     assert caught.value.status() == "400"
 
 

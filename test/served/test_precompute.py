@@ -39,9 +39,9 @@ def stored(slide, server):
 
 
 @pytest.mark.slow
-def test_clicks_need_no_encoder_and_give_the_same_masks(slide, stored, client, transport):
+def test_clicks_need_no_encoder_and_give_the_same_masks(slide, stored, http_client, transport):
     with open_large_image(slide) as image:
-        far, near = LargeImageClient(client, image), LargeImageClient(client, image, embeddings=stored)
+        far, near = LargeImageClient(http_client, image), LargeImageClient(http_client, image, embeddings=stored)
         before = encoded(transport)
         found = [near.segment([click], enlarge=0, multimask_output=True) for click in CLICKS]
         boxed = near.segment(box=[40, 40, 260, 240], enlarge=0)
@@ -77,7 +77,7 @@ def test_the_command_uses_them_and_goes_on(slide, stored, server, transport, tmp
             np.testing.assert_array_equal(one[:], other[:])
 
 
-def test_other_weights_are_refused(slide, stored, client, tmp_path):
+def test_other_weights_are_refused(slide, stored, http_client, tmp_path):
     """By the mark of the weights, or, where there is none, by what the encoder makes of a tile."""
     folder = shutil.copytree(stored, tmp_path / "copy")
     root = zarr.open_group(folder, mode="r+")
@@ -85,13 +85,13 @@ def test_other_weights_are_refused(slide, stored, client, tmp_path):
     with open_large_image(slide) as image:
         root.attrs["triton_sam"] = {**own, "weights": "0" * 32}
         with pytest.raises(ConfigurationError, match="other weights than those of sam2_encoder"):
-            LargeImageClient(client, image, embeddings=folder)
+            LargeImageClient(http_client, image, embeddings=folder)
         root.attrs["triton_sam"] = {**own, "weights": None}
-        LargeImageClient(client, image, embeddings=folder)
+        LargeImageClient(http_client, image, embeddings=folder)
         array = root["features/0"]
         array[:] = array[:][:, ::-1]
         with pytest.raises(ConfigurationError, match="other weights than those of sam2_encoder"):
-            LargeImageClient(client, image, embeddings=folder)
+            LargeImageClient(http_client, image, embeddings=folder)
         root.attrs["triton_sam"] = {**own, "encoder": "sam2.1_large_encoder"}
         with pytest.raises(ConfigurationError, match="not by sam2_encoder"):
-            LargeImageClient(client, image, embeddings=folder)
+            LargeImageClient(http_client, image, embeddings=folder)

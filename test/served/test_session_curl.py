@@ -22,9 +22,9 @@ from triton_sam.repository.hashes import forget_hashes
 from triton_sam.transport import Transport
 
 
-def test_curl_gets_a_png(server, client, content):
-    client.set_image(content)
-    expected = client.segment([[200, 180], [3, 4]], [1, 0], multimask_output=True)
+def test_curl_gets_a_png(server, http_client, content):
+    http_client.set_image(content)
+    expected = http_client.segment([[200, 180], [3, 4]], [1, 0], multimask_output=True)
     prompt = {"points": [[200, 180], [3, 4]], "labels": [1, 0], "multimask": True, "rle": True}
     answer = ask(server, image_b64=base64.b64encode(content).decode(), prompt_json=json.dumps(prompt))
     assert len(answer["masks"]) == 3
@@ -71,15 +71,15 @@ def test_a_body_with_another_number_of_dimensions_is_refused_with_both_shapes(se
     assert "Expected [1], got [1,1]" in error
 
 
-def test_bodies_with_a_batch_dimension_where_the_config_says_so(server, client, tmp_path, content):
+def test_bodies_with_a_batch_dimension_where_the_config_says_so(server, http_client, tmp_path, content):
     prompt = {"points": [[200, 180]]}
     inputs = {"image_b64": base64.b64encode(content).decode(), "prompt_json": json.dumps(prompt)}
     host, _, port = server.http_url.removeprefix("http://").partition(":")
     for model in (BATCHED, OLD):
         done = script("infer_example.sh", host, port, MODEL=model, OUT=str(tmp_path / f"{model}.png"))
         assert done.returncode == 0, done.stderr
-    client.set_image(content)
-    (expected,) = client.segment([[200, 180]])
+    http_client.set_image(content)
+    (expected,) = http_client.segment([[200, 180]])
     answer = json.loads(post(server, model=BATCHED, shape=(1, 1), **inputs)["result_json"])
     by_id = {"prompt_json": json.dumps({**prompt, "image_id": answer["image_id"]})}
     again = json.loads(post(server, model=BATCHED, shape=(1, 1), **by_id)["result_json"])

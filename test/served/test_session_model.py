@@ -69,26 +69,26 @@ def test_masks_are_those_of_encoder_and_decoder(url, content):
                     assert (got.logits is None) is not logits
 
 
-def test_an_evicted_image_is_sent_again_without_a_word(client, server, transport, content):
-    client.set_image(content)
-    expected, _ = client.predict(POINT)
+def test_an_evicted_image_is_sent_again_without_a_word(http_client, server, transport, content):
+    http_client.set_image(content)
+    expected, _ = http_client.predict(POINT)
     for number in range(IMAGES_IN_CACHE):
         upload(transport, colored(number))
     before = encoded(transport)
-    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
-    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+    np.testing.assert_array_equal(http_client.predict(POINT)[0], expected)
+    np.testing.assert_array_equal(http_client.predict(POINT)[0], expected)
     assert encoded(transport) == before + 1
-    mask = client.segment(POINT)[0].mask
+    mask = http_client.segment(POINT)[0].mask
     for number in range(IMAGES_IN_CACHE):
         upload(transport, colored(number))
-    np.testing.assert_array_equal(client.segment(POINT, logits=False)[0].mask, mask)
+    np.testing.assert_array_equal(http_client.segment(POINT, logits=False)[0].mask, mask)
 
 
-def test_tasks_of_the_async_client_get_their_own_masks(url, transport, client, content):
+def test_tasks_of_the_async_client_get_their_own_masks(url, transport, http_client, content):
     """The server loses the image while they run, and refuses another one."""
     points = [[[60 + 25 * number, 180]] for number in range(16)]
-    client.set_image(content)
-    expected = [client.predict(point) for point in points]
+    http_client.set_image(content)
+    expected = [http_client.predict(point) for point in points]
 
     async def click():
         async with AsyncSAM2TritonClient(url, busy="wait") as fast:
@@ -136,9 +136,9 @@ def test_more_than_may_wait_are_refused_unless_their_clients_wait(server, conten
 # Tensors
 
 
-def test_full_size_masks_equal_those_made_by_the_client(client, transport, content):
-    client.set_image(content)
-    expected = client.segment(POINT, multimask_output=True)
+def test_full_size_masks_equal_those_made_by_the_client(http_client, transport, content):
+    http_client.set_image(content)
+    expected = http_client.segment(POINT, multimask_output=True)
     common = {"image": text(content), **point_inputs(), "multimask_output": np.array([True])}
     for output_format in ("png", "rle", "png_base64"):
         inputs = {**common, "output_format": text(output_format.encode())}

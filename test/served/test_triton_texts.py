@@ -66,9 +66,9 @@ def repository(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(repository):
-    with LocalServer(repository, models=["scale", "huge", "waiting"], heal=False) as server:
-        yield server
+def texts_server(repository):
+    with LocalServer(repository, models=["scale", "huge", "waiting"], heal=False) as texts_server:
+        yield texts_server
 
 
 def over_http(server: LocalServer, path: str, body: Any) -> str:
@@ -97,20 +97,20 @@ PROTOCOLS = pytest.mark.parametrize("infer", [infer_http, infer_grpc])
 
 
 @PROTOCOLS
-def test_a_model_that_is_not_there(server, infer):
-    assert infer(server, "scale") == ""
-    assert triton_texts.NOT_READY.search(infer(server, "nobody"))
+def test_a_model_that_is_not_there(texts_server, infer):
+    assert infer(texts_server, "scale") == ""
+    assert triton_texts.NOT_READY.search(infer(texts_server, "nobody"))
 
 
 @PROTOCOLS
-def test_a_model_without_memory(server, infer):
-    assert triton_texts.NO_ROOM.search(infer(server, "huge"))
+def test_a_model_without_memory(texts_server, infer):
+    assert triton_texts.NO_ROOM.search(infer(texts_server, "huge"))
 
 
 @PROTOCOLS
-def test_a_full_queue(server, infer):
+def test_a_full_queue(texts_server, infer):
     answers: list[str] = []
-    threads = [threading.Thread(target=lambda: answers.append(infer(server, "waiting", 1.0))) for _ in range(6)]
+    threads = [threading.Thread(target=lambda: answers.append(infer(texts_server, "waiting", 1.0))) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -119,14 +119,14 @@ def test_a_full_queue(server, infer):
     assert 0 < len(refused) < 6
     for answer in refused:
         assert triton_texts.QUEUE_IS_FULL.search(answer)
-        meant = map_error(InferenceServerException(answer), parse_url(server.http_url), "waiting")
+        meant = map_error(InferenceServerException(answer), parse_url(texts_server.http_url), "waiting")
         assert isinstance(meant, ServerBusyError)
 
 
-def test_requests_for_administration(server):
-    assert triton_texts.LOADS_NO_MODELS.search(over_http(server, "repository/models/scale/load", {}))
-    assert triton_texts.RESTRICTED.search(over_http(server, "logging", {"log_verbose_level": 4}))
-    with grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
+def test_requests_for_administration(texts_server):
+    assert triton_texts.LOADS_NO_MODELS.search(over_http(texts_server, "repository/models/scale/load", {}))
+    assert triton_texts.RESTRICTED.search(over_http(texts_server, "logging", {"log_verbose_level": 4}))
+    with grpc.InferenceServerClient(texts_server.grpc_url.removeprefix("grpc://")) as client:
         with pytest.raises(InferenceServerException) as load:
             client.load_model("scale")
         with pytest.raises(InferenceServerException) as settings:

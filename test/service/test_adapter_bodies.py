@@ -76,9 +76,9 @@ class Call(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def running(light_triton):
-    with running_service(light_triton.url, adapters=tuple(ADAPTERS)) as running:
-        yield running
+def all_adapters(light_triton):
+    with running_service(light_triton.url, adapters=tuple(ADAPTERS)) as all_adapters:
+        yield all_adapters
 
 
 FAKES = {"words": True, "adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "max_videos": 100_000}
@@ -121,16 +121,16 @@ def ask_often(running, call, examples):
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("name", TOOLS)
-def test_clicks(running, small, name, examples):
+def test_clicks(all_adapters, small, name, examples):
     tool = TOOLS[name]
-    ask_often(running, Call(tool.path, tool.click(small), tool.headers), examples)
+    ask_often(all_adapters, Call(tool.path, tool.click(small), tool.headers), examples)
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_drawn_regions(running, small, examples):
+def test_drawn_regions(all_adapters, small, examples):
     brush = {"type": "brushlabels", "value": {"rle": encode_brush(clip.disc(0)), "brushlabels": ["cat"]}}
     outline = {"type": "polygonlabels", "value": {"points": [[10, 10], [60, 10], [40, 80]], "polygonlabels": ["cat"]}}
-    ask_often(running, Call("/label-studio/predict", asked_of_label_studio(small, brush, outline)), examples)
+    ask_often(all_adapters, Call("/label-studio/predict", asked_of_label_studio(small, brush, outline)), examples)
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)

@@ -19,14 +19,14 @@ POSITIVE = {"x": CLICK[0], "y": CLICK[1], "positive": True}
 
 
 @pytest.fixture(scope="module")
-def running(service_triton):
-    with running_service(service_triton.grpc_url, adapters=tuple(ADAPTERS)) as running:
-        yield running
+def all_adapters(service_triton):
+    with running_service(service_triton.grpc_url, adapters=tuple(ADAPTERS)) as all_adapters:
+        yield all_adapters
 
 
 @pytest.fixture(scope="module")
-def http(running):
-    return running.http
+def http(all_adapters):
+    return all_adapters.http
 
 
 def posted(http, path, body, **options):
@@ -42,14 +42,14 @@ def wanted(sam2, name, **prompt):
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_masks_of_clicks_and_boxes_equal_those_of_the_client(running, http, picture, image64, sam2, name):
+def test_masks_of_clicks_and_boxes_equal_those_of_the_client(all_adapters, http, picture, image64, sam2, name):
     tool = TOOLS[name]
-    running.upload(picture)
-    encodes = running.metric("triton_sam_service_encodes_total")
+    all_adapters.upload(picture)
+    encodes = all_adapters.metric("triton_sam_service_encodes_total")
     for request, prompt in ((tool.click, {"point_coords": [CLICK]}), (tool.box, {"box": BOX})):
         answer = posted(http, tool.path, request(image64), headers=tool.headers)
         assert tool.agrees(tool.mask(answer, SHAPE), wanted(sam2, name, **prompt).mask)
-    assert running.metric("triton_sam_service_encodes_total") == encodes
+    assert all_adapters.metric("triton_sam_service_encodes_total") == encodes
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -170,9 +170,9 @@ def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, sam2):
     assert np.array_equal(asked(2, load_logits_from_cache=False), plain)
 
 
-def test_roboflow_prefers_a_known_id_to_the_image_beside_it(running, picture, image64, sam2):
+def test_roboflow_prefers_a_known_id_to_the_image_beside_it(all_adapters, picture, image64, sam2):
     """Its contract wants an image in each request, so clients send a placeholder beside the id."""
-    http, file = running.http, io.BytesIO()
+    http, file = all_adapters.http, io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "PNG")
     image, pixel = {"value": image64}, {"value": base64_of(file.getvalue())}
     clicked = sam2.segment([CLICK], [1])[0].mask
@@ -190,7 +190,7 @@ def test_roboflow_prefers_a_known_id_to_the_image_beside_it(running, picture, im
         assert np.array_equal(found(image=placeholder), clicked)
     posted(http, "/sam2/embed_image", {"image": pixel, "image_id": "known"})
     assert np.array_equal(found(), clicked)
-    assert http.delete(f"/v1/images/{running.upload(picture)['id']}").status_code == 204
+    assert http.delete(f"/v1/images/{all_adapters.upload(picture)['id']}").status_code == 204
     assert http.post("/sam2/segment_image", json=named).status_code == 404
     assert found(image=pixel).shape == (1, 1)  # what the id stood for is gone
 

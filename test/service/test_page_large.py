@@ -26,13 +26,13 @@ def slides(tmp_path_factory, images):
 
 
 @pytest.fixture(scope="module")
-def service(service_triton, slides):
+def slide_service(service_triton, slides):
     with running_service(service_triton.grpc_url, large_images=str(slides)) as running:
         yield running
 
 
 @pytest.fixture
-def opened(browser, service):
+def opened(browser, slide_service):
     """The page with the slide; each test says its window."""
     contexts = []
 
@@ -40,7 +40,7 @@ def opened(browser, service):
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = Page(context.new_page())
-        page.page.goto(f"{service.url}/large#{name}")
+        page.page.goto(f"{slide_service.url}/large#{name}")
         page.wait(TILES_ARE_THERE)
         return page
 
@@ -74,15 +74,15 @@ def color(page, x, y):
 
 
 @pytest.mark.slow
-def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service):
+def test_objects_are_clicked_boxed_taken_back_and_saved(opened, slide_service):
     page = opened()
     bare = color(page, *DISC)
     page.page.mouse.click(*at(page, *DISC))
     mask = answered(page)
-    ids = {each["name"]: each["id"] for each in service.http.get("/v1/large").json()["images"]}
+    ids = {each["name"]: each["id"] for each in slide_service.http.get("/v1/large").json()["images"]}
     point, scale = page.page.evaluate("[tritonSam.scene.active.points[0], Math.max(1, tritonSam.stage.unit)]")
     body = {"points": [[point["x"], point["y"]]], "labels": [1], "scale": scale}
-    (wanted,) = service.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body).json()["masks"]
+    (wanted,) = slide_service.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body).json()["masks"]
     assert mask == wanted
     x, y, width, height = mask["bbox"]
     assert x < DISC[0] < x + width
@@ -120,7 +120,7 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, service):
 
 
 @pytest.mark.slow
-def test_moves_zooms_and_other_images_show_the_right_level(opened, service):
+def test_moves_zooms_and_other_images_show_the_right_level(opened, slide_service):
     page = opened()
     page.page.mouse.move(*at(page, *DISC))
     for _ in range(12):
@@ -147,7 +147,7 @@ def test_moves_zooms_and_other_images_show_the_right_level(opened, service):
     page.wait("tritonSam.image?.width === 900")
     page.wait(TILES_ARE_THERE)
     assert page.page.evaluate(LAYOUT_FAULTS) == []
-    page.page.goto(service.url)
+    page.page.goto(slide_service.url)
     page.ready()
     assert page.page.evaluate(LAYOUT_FAULTS) == []
     page.page.set_viewport_size(WIDE)

@@ -53,7 +53,7 @@ def exported():
 
 
 @pytest.fixture(scope="module")
-def server(exported, tmp_path_factory):
+def words_server(exported, tmp_path_factory):
     repository = shutil.copytree(exported.repository, tmp_path_factory.mktemp("words") / "models")
     write_programs(repository, get_family("sam3"), video=False)
     write_video_models(repository)
@@ -71,8 +71,8 @@ def video_server(tmp_path_factory):
 
 
 @pytest.fixture
-def client(server):
-    with SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as made:
+def client(words_server):
+    with SAM2TritonClient(words_server.grpc_url, "sam3", timeout=300) as made:
         yield made
 
 
@@ -110,7 +110,7 @@ def test_a_server_without_the_models(exported, tmp_path):
         assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
 
 
-def test_instances_equal_the_official_detector(exported, server):
+def test_instances_equal_the_official_detector(exported, words_server):
     """Detector, models in this process and server work one after the other, because each takes gigabytes."""
     answered = answered_cases(Sam3ConceptReference(exported.model.concepts, None), PHOTO)
     few = [case for case in answered if case.title in ("one word", "two words with both boxes")]
@@ -118,7 +118,7 @@ def test_instances_equal_the_official_detector(exported, server):
         rows = list(verify_concepts(few, "inside", inside, PHOTO))
     del inside
     return_free_memory()
-    for name, url, cases in (("http", server.http_url, few), ("grpc", server.grpc_url, answered)):
+    for name, url, cases in (("http", words_server.http_url, few), ("grpc", words_server.grpc_url, answered)):
         with SAM2TritonClient(url, "sam3", timeout=300) as client:
             rows += verify_concepts(cases, name, client, PHOTO)
     print(format_table(rows, LIMITS["fp32"]))
@@ -165,12 +165,12 @@ def test_a_mistake_that_only_the_server_sees(client, arguments, message):
         client.find(**arguments, image=noise(8))
 
 
-def test_annotate_finds_the_same(client, server, tmp_path):
+def test_annotate_finds_the_same(client, words_server, tmp_path):
     (tmp_path / "in").mkdir()
     for number in (1, 3):
         Image.fromarray(noise(number)).save(tmp_path / "in" / f"{number}.png")
     words = ["--with", "words", "--text", "a", "--text", "b", "--threshold", "0", "--max-instances", "1"]
-    command = ["annotate", str(tmp_path / "in"), *words, "--url", server.grpc_url, "--timeout", "200"]
+    command = ["annotate", str(tmp_path / "in"), *words, "--url", words_server.grpc_url, "--timeout", "200"]
     assert main([*command, "--out", str(tmp_path / "out"), "-q"]) == 0
     found = json.loads((tmp_path / "out/coco.json").read_text())
     ids = [(each["image_id"], each["category_id"]) for each in found["annotations"]]
@@ -179,13 +179,13 @@ def test_annotate_finds_the_same(client, server, tmp_path):
     assert [each["segmentation"] for each in found["annotations"][2:]] == [each.to_rle() for each in expected]
 
 
-def test_track_finds_the_objects_of_a_video(client, server, tmp_path):
+def test_track_finds_the_objects_of_a_video(client, words_server, tmp_path):
     """Weights are random, so each searched frame may have new objects; the masks must be those of both models."""
     (tmp_path / "clip").mkdir()
     for index, frame in enumerate(moving(3)):
         Image.fromarray(frame).save(tmp_path / f"clip/{index}.png")
     parameters = {"threshold": 0, "limit": 2}
-    with SAM2VideoClient(server.grpc_url, timeout=200) as tracker:
+    with SAM2VideoClient(words_server.grpc_url, timeout=200) as tracker:
         objects = find_in_video(client, tracker, tmp_path / "clip", "a", every=2, new_threshold=0, **parameters)
         expected = without_doubles(client.find("a", image=tmp_path / "clip/0.png", **parameters))
         first = [each for each in objects if each.frame == 0]
@@ -196,7 +196,7 @@ def test_track_finds_the_objects_of_a_video(client, server, tmp_path):
                 video.add(each.frame, each.object_id, mask=each.mask)
             tracked = {(index, id_): segment for index, found in video.propagate() for id_, segment in found.items()}
     options = ["--text", "a", "--text-every", "2", "--threshold", "0", "--new-threshold", "0", "--limit", "2"]
-    command = ["track", str(tmp_path / "clip"), *options, "--url", server.grpc_url, "--timeout", "200"]
+    command = ["track", str(tmp_path / "clip"), *options, "--url", words_server.grpc_url, "--timeout", "200"]
     assert main([*command, "--format", "rle", "--out", str(tmp_path / "out"), "-q"]) == 0
     rows = [json.loads(line) for line in (tmp_path / "out/masks.jsonl").read_text().splitlines()]
     assert len(rows) == 3 * len(objects)
@@ -216,12 +216,12 @@ WORD_RULES = VideoRules(
 """Weights are random, so the rules must take detections of any score and remove no object early."""
 
 
-def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(client, server):
+def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(client, words_server):
     clip = moving(4)
     family = get_family("sam2").at(512)
     followed = []
     with (
-        SAM2VideoClient(server.grpc_url, timeout=200) as served,
+        SAM2VideoClient(words_server.grpc_url, timeout=200) as served,
         SAM2VideoClient(transport=VideoTransport(family, client._transport), timeout=200) as inside,
     ):
         for tracker in (served, inside):
@@ -241,8 +241,8 @@ def test_words_are_followed_by_a_served_tracker_as_by_one_in_this_process(client
                 np.testing.assert_array_equal(segment.mask, other[frame][object_id].mask)
 
 
-def test_the_health_of_words(server, capsys):
-    assert main(["health", "--url", server.http_url, "--timeout", "200"]) == 0
+def test_the_health_of_words(words_server, capsys):
+    assert main(["health", "--url", words_server.http_url, "--timeout", "200"]) == 0
     assert "words of sam3: work" in capsys.readouterr().err
 
 
@@ -268,7 +268,7 @@ def test_words_tracker_and_clicks_take_one_pass_of_the_backbone_per_frame(video_
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("servers", "family", "killed"), [("server", "sam2", "sam3"), ("video_server", "sam3", "sam3_video")]
+    ("servers", "family", "killed"), [("words_server", "sam2", "sam3"), ("video_server", "sam3", "sam3_video")]
 )
 def test_killing_a_process_in_the_middle_changes_no_mask(request, servers, family, killed):
     """Triton starts again, without the session of the video and without the image of the search."""

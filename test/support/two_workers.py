@@ -49,7 +49,7 @@ def _group(item: pytest.Item) -> str | None:
     file = item.nodeid.partition("::")[0]
     if file in ONE_PROCESS:
         return "one process"
-    # Reversed, because a file may have a fixture of its own that is named "server" and uses another one.
+    # A test that uses several belongs to the smallest group.
     expensive = next((name for name in reversed(SHARED) if name in _fixtures(item)), None)
     if expensive is not None:
         return expensive

@@ -97,7 +97,7 @@ def test_a_folder_of_a_phone_has_heic_photographs(tmp_path):
 
 
 @pytest.fixture
-def images(tmp_path):
+def written(tmp_path):
     folder = tmp_path / "images"
     (path,) = write_images(folder / "b", 1)
     path.rename(folder / NAME)
@@ -118,18 +118,18 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize(("spelling", "encoding"), list(zip(SPELLINGS, cycle(ENCODINGS), strict=False)))
-def test_lists_and_prompts_name_files_as_other_systems_do(spelling, encoding, images, tmp_path):
+def test_lists_and_prompts_name_files_as_other_systems_do(spelling, encoding, written, tmp_path):
     told = SPELLINGS[spelling](NAME)
     (tmp_path / "list.txt").write_text(f"# a comment\r\n  {told} \r\n\r\n", encoding, newline="")
     (tmp_path / "set.json").write_text(json.dumps(coco([told]), ensure_ascii=False), encoding)
     (tmp_path / "clicks.csv").write_text(f"image,x,y\r\n{told},5,6\r\n", encoding, newline="")
-    listed = read_source(str(tmp_path / "list.txt"), images)
-    described = read_source(str(tmp_path / "set.json"), images)
+    listed = read_source(str(tmp_path / "list.txt"), written)
+    described = read_source(str(tmp_path / "set.json"), written)
     for source in (listed, described):
         (item,) = source.items
         assert item.name.removeprefix("./") == NAME
         assert not source.skipped
-        assert item.content() == images / NAME
+        assert item.content() == written / NAME
         kept, _ = read_clicks(tmp_path / "clicks.csv", source).of(item, SIZE)
         assert [each.points for each in kept] == [((5, 6, 1),)]
         kept, _ = read_boxes(tmp_path / "set.json", source).of(item, SIZE)
@@ -147,16 +147,16 @@ def test_lists_and_prompts_name_files_as_other_systems_do(spelling, encoding, im
     ],
     ids=["commas", "Excel in half of Europe", "tabs", "quoted"],
 )
-def test_points_of_spreadsheets(text, encoding, images, tmp_path):
-    source = read_source(str(images))
+def test_points_of_spreadsheets(text, encoding, written, tmp_path):
+    source = read_source(str(written))
     (tmp_path / "clicks.csv").write_text(text.format(NAME, NAME), encoding)
     kept, skipped = read_clicks(tmp_path / "clicks.csv", source).of(source.items[0], SIZE)
     assert [each.points for each in kept] == [((7, 8.5, 1),)]
     assert [each.why for each in skipped] == ["the object has no foreground point"]
 
 
-def test_boxes_of_yolo_with_a_byte_order_mark(images, tmp_path):
-    source = read_source(str(images))
+def test_boxes_of_yolo_with_a_byte_order_mark(written, tmp_path):
+    source = read_source(str(written))
     label = tmp_path / "labels" / decomposed(NAME).replace(".png", ".txt")
     label.parent.mkdir(parents=True)
     label.write_text("0 0.5 0.5 0.5 0.2\n", "utf-8-sig")
@@ -175,9 +175,9 @@ def test_exact_names_come_first(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".png", "a\0.png", "\ud800.png", "gone.png"])
-def test_a_name_that_no_file_has_costs_itself_alone(name, images, tmp_path):
+def test_a_name_that_no_file_has_costs_itself_alone(name, written, tmp_path):
     (tmp_path / "set.json").write_text(json.dumps(coco([name, NAME])))
-    source = read_source(str(tmp_path / "set.json"), images)
+    source = read_source(str(tmp_path / "set.json"), written)
     assert [item.name for item in source.items] == [NAME]
     assert [(each.image, each.why) for each in source.skipped] == [(name, "there is no such file")]
 
@@ -245,10 +245,10 @@ for name, images in (("images", None), ("list.txt", home / "images"), ("set.json
 """
 
 
-def test_a_locale_of_c_changes_nothing(images, tmp_path):
+def test_a_locale_of_c_changes_nothing(written, tmp_path):
     home = tmp_path / "józef ü"
     home.mkdir()
-    images.rename(home / "images")
+    written.rename(home / "images")
     (home / "list.txt").write_text(NAME, "utf-8")
     (home / "set.json").write_text(json.dumps(coco([NAME])), "utf-8")
     (home / "clicks.csv").write_text(f"image;x;y\n{NAME};5,5;6\n", "utf-8-sig")

@@ -5,6 +5,6 @@ from support.in_process import ImageServer
 
 
 @pytest.fixture
-def server():
-    with ImageServer() as server:
-        yield server
+def image_server():
+    with ImageServer() as image_server:
+        yield image_server

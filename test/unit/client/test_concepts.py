@@ -39,14 +39,14 @@ OTHER = np.full((100, 1000, 3), 9, np.uint8)
 
 
 @pytest.fixture
-def server():
-    with ConceptServer() as server:
-        yield server
+def concept_server():
+    with ConceptServer() as concept_server:
+        yield concept_server
 
 
 @pytest.fixture
-def client(server):
-    with client_of(server) as client:
+def client(concept_server):
+    with client_of(concept_server) as client:
         yield client
 
 
@@ -72,7 +72,7 @@ def ask(model, query: dict, stopped=lambda: False, **inputs: bytes):
     return model.find_concepts(tensors, stopped)
 
 
-def test_one_request_brings_image_and_words(server, client) -> None:
+def test_one_request_brings_image_and_words(concept_server, client) -> None:
     found = client.find(["cat", "bus"], image=IMAGE, threshold=0.4, limit=2)
     assert [(each.label, each.object_index, each.candidate) for each in found] == [
         ("cat", 0, 0),
@@ -88,13 +88,13 @@ def test_one_request_brings_image_and_words(server, client) -> None:
     assert isinstance(found.image, SessionImage)
     assert found.image.image_size == (288, 144)
     assert "+" not in found.image.remote.image_id
-    (request,) = server.requests
+    (request,) = concept_server.requests
     assert (request.model, set(request.inputs)) == ("sam3", {"image", "find"})
     sent = json.loads(request.inputs["find"][0])
     assert (sent["text"], sent["threshold"], sent["mask_threshold"], sent["limit"]) == (["cat", "bus"], 0.4, 0.5, 2)
 
 
-def test_logits_come_on_request(server, client) -> None:
+def test_logits_come_on_request(concept_server, client) -> None:
     found = client.find(["cat", "bus"], image=IMAGE, threshold=0.4, logits=True)
     plain = client.find(["cat", "bus"], image=found.image, threshold=0.4)
     assert len(found) == len(plain) == 4
@@ -105,11 +105,11 @@ def test_logits_come_on_request(server, client) -> None:
         assert other.logits is None
     assert found[0].score > found[1].score  # sorted by score
     assert client.find("cat", image=found.image, threshold=1, logits=True) == []
-    asked = [("find_logits" in request.inputs, "masks" in request.outputs) for request in server.requests]
+    asked = [("find_logits" in request.inputs, "masks" in request.outputs) for request in concept_server.requests]
     assert asked == [(True, True), (False, False), (True, True)]
 
 
-def test_the_rules_of_videos_get_logits_in_the_order_of_proposals(server, client) -> None:
+def test_the_rules_of_videos_get_logits_in_the_order_of_proposals(concept_server, client) -> None:
     query = check_query(["cat", "bus"], threshold=0.4)
     detections = client._detect(query, IMAGE)
     assert detections.texts.tolist() == [0, 0, 1, 1]
@@ -119,28 +119,33 @@ def test_the_rules_of_videos_get_logits_in_the_order_of_proposals(server, client
     np.testing.assert_array_equal(detections.masks, np.stack([each.logits for each in by_proposal]))
     assert detections.scores.tolist() == [np.float32(each.score) for each in by_proposal]
     assert client._detect(check_query("cat", threshold=1), IMAGE).masks.shape == (0, SIDE, SIDE)
-    reply = ask(server.program._model, {"text": "cat"}, image=image_file())
-    logits = server.program._model.find_concepts({**server.requests[0].inputs}, lambda: False)
+    reply = ask(concept_server.program._model, {"text": "cat"}, image=image_file())
+    logits = concept_server.program._model.find_concepts({**concept_server.requests[0].inputs}, lambda: False)
     members = [json.loads(each.tensors["result_json"][0])["objects"][0].keys() for each in (reply, logits)]
     assert members[0] - members[1] == {"segmentation"}  # no full-size mask is made
     assert members[1] - members[0] == {"proposal"}
 
 
-def test_an_answer_with_logits_has_a_limit(server, client, monkeypatch) -> None:
+def test_an_answer_with_logits_has_a_limit(concept_server, client, monkeypatch) -> None:
     monkeypatch.setattr("triton_sam.sessions.concepts._MAX_LOGITS", 3)
     assert len(client.find(["cat", "bus"], image=IMAGE, threshold=0.4)) == 4
     with pytest.raises(PromptError, match="more than 3 instances, too many for an answer with logits"):
         client.find(["cat", "bus"], image=IMAGE, threshold=0.4, logits=True)
 
 
-def test_an_image_that_the_server_lost_or_that_was_only_clicked_is_sent_again(server, client) -> None:
+def test_an_image_that_the_server_lost_or_that_was_only_clicked_is_sent_again(concept_server, client) -> None:
     image = client.find("cat", image=IMAGE).image
-    server.lose_images()
+    concept_server.lose_images()
     assert len(client.find("cat", image=image)) == 2
     client.set_image(OTHER)
     assert len(client.find("cat")) == 2
-    assert server.sent() == [True, False, True, True, False, True]
-    assert server.encodes == ["sam3_concept_encoder", "sam3_concept_encoder", "sam3_encoder", "sam3_concept_encoder"]
+    assert concept_server.sent() == [True, False, True, True, False, True]
+    assert concept_server.encodes == [
+        "sam3_concept_encoder",
+        "sam3_concept_encoder",
+        "sam3_encoder",
+        "sam3_concept_encoder",
+    ]
 
 
 @pytest.mark.parametrize("order", ["click first", "word first", "only its id"])
@@ -178,10 +183,10 @@ def test_the_states_of_the_last_images_stay_until_they_are_searched(one_pass) ->
     assert one_pass.encodes.count("sam3_encoder") == 7
 
 
-def test_images_that_words_search_keep_their_embeddings_longer_than_their_feature_maps(server) -> None:
-    with client_of(server) as client:
+def test_images_that_words_search_keep_their_embeddings_longer_than_their_feature_maps(concept_server) -> None:
+    with client_of(concept_server) as client:
         client.find("cat", image=IMAGE)
-    maps, embeddings = (each.image_id for each in server.program._model.images.cache.values())
+    maps, embeddings = (each.image_id for each in concept_server.program._model.images.cache.values())
     assert maps.startswith(f"{embeddings}+")  # the least recently used one, which is evicted first
 
 
@@ -226,50 +231,50 @@ def test_an_encoder_without_states_is_named(tmp_path) -> None:
     assert server.encodes == ["sam3_encoder"]
 
 
-def test_examples_of_another_image_are_uploaded_and_encoded_for_words(server, client) -> None:
+def test_examples_of_another_image_are_uploaded_and_encoded_for_words(concept_server, client) -> None:
     client.find(boxes=[500, 0, 1000, 100], image=IMAGE, example=OTHER)
-    upload, first, example, second = server.requests
+    upload, first, example, second = concept_server.requests
     assert set(upload.inputs) == {"image"}
     assert first.inputs["example_image"][0] == second.inputs["example_image"][0]
     assert (set(example.inputs), set(second.inputs)) == ({"image", "find"}, {"image", "find", "example_image"})
     assert example.inputs["image"][0] == upload.inputs["image"][0] != second.inputs["image"][0]
-    sent = [inputs for role, inputs in server.calls if role == "detector"][-1]
+    sent = [inputs for role, inputs in concept_server.calls if role == "detector"][-1]
     assert sent["input_boxes"].tolist() == [[[0.75, 0.5, 0.5, 1]]]  # in shares of that image
     assert sent["example_features"][0] != sent["concept_states"][0]
 
 
 @pytest.mark.parametrize("kind", [SpeculativeSAM2Client, AsyncSAM2TritonClient])
-def test_the_async_clients_send_the_same_request(server, client, kind) -> None:
+def test_the_async_clients_send_the_same_request(concept_server, client, kind) -> None:
     async def search():
-        async with kind(server.url, "sam3") as client:
+        async with kind(concept_server.url, "sam3") as client:
             find = getattr(client, "find_async", None) or client.find
             return await find("cat", image=IMAGE, boxes=[[1, 2, 9, 9]], box_labels=[0])
 
     found = asyncio.run(search())
     expected = client.find("cat", image=IMAGE, boxes=[[1, 2, 9, 9]], box_labels=[0])
     assert [(each.label, each.to_rle()) for each in found] == [(each.label, each.to_rle()) for each in expected]
-    assert [server.requests[0].inputs["find"][0]] == [server.requests[1].inputs["find"][0]]
+    assert [concept_server.requests[0].inputs["find"][0]] == [concept_server.requests[1].inputs["find"][0]]
 
 
-def test_mistakes_send_nothing(server, client) -> None:
+def test_mistakes_send_nothing(concept_server, client) -> None:
     with pytest.raises(NoImageError, match="there is no image yet"):
         client.find("cat")
     with pytest.raises(ConfigurationError, match="sam2 cannot search words: use a client with model_type='sam3'"):
-        SAM2TritonClient(server.url).find("cat", image=IMAGE)
+        SAM2TritonClient(concept_server.url).find("cat", image=IMAGE)
     with pytest.raises(ConfigurationError, match="the session model, which keeps the image"):
-        client_of(server, embeddings="client").find("cat", image=IMAGE)
-    assert server.requests == []
+        client_of(concept_server, embeddings="client").find("cat", image=IMAGE)
+    assert concept_server.requests == []
 
 
-def test_what_a_server_lacks_is_named_before_anything_is_sent(server, client) -> None:
-    server.lacks = ("find",)
+def test_what_a_server_lacks_is_named_before_anything_is_sent(concept_server, client) -> None:
+    concept_server.lacks = ("find",)
     with pytest.raises(ModelNotReadyError, match=r"sam3 of this server is older than the search for words: .*concepts"):
         client.find("cat", image=IMAGE)
-    server.lacks = ("find_logits",)
-    with client_of(server) as newer:
+    concept_server.lacks = ("find_logits",)
+    with client_of(concept_server) as newer:
         with pytest.raises(ModelNotReadyError, match="older than the logits of found instances: update"):
             newer._detect(check_query("cat"), IMAGE)
-        assert server.requests == []
+        assert concept_server.requests == []
         assert newer.find("cat", image=IMAGE)
     with ImageServer(family="sam3", keeps_images=False) as other, client_of(other) as lone:
         with pytest.raises(ModelNotReadyError, match=r"sam3.* - .*`triton-sam setup sam3 --concepts`"):
@@ -285,8 +290,8 @@ def test_a_server_without_the_models_says_so_before_it_encodes() -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"objects": [{}]}'])
-def test_an_answer_that_is_not_as_agreed(server, client, content: bytes) -> None:
-    server.altered = lambda model, tensors, *rest: ({**tensors, "result_json": text(content)}, *rest)
+def test_an_answer_that_is_not_as_agreed(concept_server, client, content: bytes) -> None:
+    concept_server.altered = lambda model, tensors, *rest: ({**tensors, "result_json": text(content)}, *rest)
     with pytest.raises(InferenceError, match=r"^sam3 answered in an unknown form: the server .*; update it or this c"):
         client.find("cat", image=IMAGE)
 
@@ -294,26 +299,26 @@ def test_an_answer_that_is_not_as_agreed(server, client, content: bytes) -> None
 # The requests of the session model to its models
 
 
-def test_texts_are_encoded_once(server, client) -> None:
+def test_texts_are_encoded_once(concept_server, client) -> None:
     image = client.find(["cat", "bus"], image=IMAGE).image
     found = client.find(["bus", "dog", "cat"], image=image)
-    assert server.texts == [3, 2, 4]
+    assert concept_server.texts == [3, 2, 4]
     assert [each.label for each in found] == ["bus", "bus", "dog", "dog", "cat", "cat"]
 
 
-def test_a_text_without_instances_computes_no_mask_and_a_limit_holds(server, client) -> None:
+def test_a_text_without_instances_computes_no_mask_and_a_limit_holds(concept_server, client) -> None:
     found = client.find(["cat", "bus"], image=IMAGE, threshold=0.95)
     assert found == []
-    assert set(server.roles()) == {"detector"}
+    assert set(concept_server.roles()) == {"detector"}
     assert len(client.find(["cat", "bus", "dog"], image=found.image, limit=1)) == 3
 
 
-def test_example_boxes_of_this_image(server, client) -> None:
+def test_example_boxes_of_this_image(concept_server, client) -> None:
     first, _ = client.find(boxes=[[0, 0, 144, 72], [144, 72, 288, 144]], box_labels=[1, 0], image=IMAGE)
-    sent = server.calls[0][1]
+    sent = concept_server.calls[0][1]
     assert sent["input_boxes"].tolist() == [[[0.25, 0.25, 0.5, 0.5], [0.75, 0.75, 0.5, 0.5]]]
     assert sent["input_boxes_labels"].tolist() == [[1, 0]]
-    assert server.texts == [ord("v") - ord("a") + 1]  # "visual"
+    assert concept_server.texts == [ord("v") - ord("a") + 1]  # "visual"
     assert first.label == ""
 
 
@@ -330,17 +335,17 @@ def test_example_boxes_of_this_image(server, client) -> None:
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_a_mistake_is_one_error_and_costs_no_search(server, query, inputs, kind) -> None:
-    reply = ask(server.program._model, query, **inputs)
+def test_a_mistake_is_one_error_and_costs_no_search(concept_server, query, inputs, kind) -> None:
+    reply = ask(concept_server.program._model, query, **inputs)
     assert isinstance(reply.error, kind)
     assert "\n" not in str(reply.error)
-    assert (server.calls, reply.counts["failures"]) == ([], 1)
+    assert (concept_server.calls, reply.counts["failures"]) == ([], 1)
 
 
-def test_a_text_that_is_too_long_costs_no_encode(server) -> None:
-    reply = ask(server.program._model, {"text": "x" * 21}, image=image_file())
+def test_a_text_that_is_too_long_costs_no_encode(concept_server) -> None:
+    reply = ask(concept_server.program._model, {"text": "x" * 21}, image=image_file())
     assert isinstance(reply.error, PromptError)
-    assert server.encodes == []
+    assert concept_server.encodes == []
 
 
 def test_a_family_without_words() -> None:

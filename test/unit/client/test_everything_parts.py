@@ -38,8 +38,8 @@ ASYNC = [SpeculativeSAM2Client, AsyncSAM2TritonClient]
 
 
 @pytest.fixture
-def client(server):
-    with SAM2TritonClient(server.url) as client:
+def client(image_server):
+    with SAM2TritonClient(image_server.url) as client:
         yield client
 
 
@@ -69,13 +69,13 @@ def in_one_request(server, image, **parameters):
     [{}, {"crop_n_layers": 1}, {"use_m2m": True}, {"min_mask_region_area": 5}, {"multimask_output": False}],
     ids=str,
 )
-def test_parts_find_the_same_as_one_request_and_as_clicks(server, client, more):
+def test_parts_find_the_same_as_one_request_and_as_clicks(image_server, client, more):
     steps = []
     with ImageServer() as older, SAM2TritonClient(older.url) as other:
         older.lacks = (contract.EVERYTHING_PART,)
         parts = client.everything(IMAGE, progress=steps.append, **{**LOW, **more})
         clicks = other.everything(IMAGE, **{**LOW, **more})
-        whole = in_one_request(server, client.encode(IMAGE).remote.content, **{**LOW, **more})
+        whole = in_one_request(image_server, client.encode(IMAGE).remote.content, **{**LOW, **more})
     assert parts
     assert [each.object_index for each in parts] == list(range(len(parts)))
     assert [(each.to_rle(), each.score) for each in parts] == [
@@ -83,14 +83,14 @@ def test_parts_find_the_same_as_one_request_and_as_clicks(server, client, more):
     ]
     assert summary(parts) == summary(clicks)
     assert parts.decodes == whole["decodes"] == clicks.decodes
-    assert parts_of(server) > parts_of(older) == 0
+    assert parts_of(image_server) > parts_of(older) == 0
     assert [step.done for step in steps] == sorted(step.done for step in steps)
     assert steps[-1].done == steps[-1].total
 
 
-def test_a_part_names_all_parameters_but_the_thresholds_that_the_server_knows(server, client):
+def test_a_part_names_all_parameters_but_the_thresholds_that_the_server_knows(image_server, client):
     client.everything(IMAGE, points_per_side=3, pred_iou_thresh=np.float32(0.5))
-    request = next(each for each in server.requests if contract.EVERYTHING_PART in each.inputs)
+    request = next(each for each in image_server.requests if contract.EVERYTHING_PART in each.inputs)
     assert (request.model, set(request.inputs)) == ("sam2", {"image_id", "everything_part"})
     sent = json.loads(request.inputs["everything_part"][0])["parameters"]
     assert (sent["points_per_side"], sent["pred_iou_thresh"], sent["box_nms_thresh"]) == (3, 0.5, 0.7)
@@ -126,28 +126,28 @@ def test_two_parts_are_under_way_at_a_time(client):
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-def test_cancelling_the_task_cancels_both_parts(server, kind):
+def test_cancelling_the_task_cancels_both_parts(image_server, kind):
     async def search():
-        async with kind(server.url) as client:
+        async with kind(image_server.url) as client:
             task = asyncio.create_task(everything(client)(IMAGE, **LOW8))
-            await asyncio.to_thread(wait_until, lambda: len(server.requests) == 3)
+            await asyncio.to_thread(wait_until, lambda: len(image_server.requests) == 3)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.to_thread(wait_until, lambda: server.cancelled == 2)
+            await asyncio.to_thread(wait_until, lambda: image_server.cancelled == 2)
 
-    server.after = lambda number: server.triton.gate.clear()  # after the upload
+    image_server.after = lambda number: image_server.triton.gate.clear()  # after the upload
     asyncio.run(asyncio.wait_for(search(), 60))
-    assert len(server.requests) == 3
+    assert len(image_server.requests) == 3
 
 
-def test_an_error_of_progress_ends_the_search_after_the_parts_under_way(server, client):
+def test_an_error_of_progress_ends_the_search_after_the_parts_under_way(image_server, client):
     def stop(step):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         client.everything(IMAGE, progress=stop, **LOW8)
-    assert parts_of(server) <= 2
+    assert parts_of(image_server) <= 2
 
 
 def test_an_empty_list_has_its_reason(client):
@@ -157,56 +157,56 @@ def test_an_empty_list_has_its_reason(client):
     assert found.reason == "Of 12 masks, pred_iou_thresh dropped 12: try lower thresholds."
 
 
-def test_a_server_that_was_updated_is_noticed_after_a_while(server, client, monkeypatch):
-    server.lacks = (contract.EVERYTHING_PART,)
+def test_a_server_that_was_updated_is_noticed_after_a_while(image_server, client, monkeypatch):
+    image_server.lacks = (contract.EVERYTHING_PART,)
     client.everything(IMAGE, **LOW)
-    server.lacks = ()
+    image_server.lacks = ()
     client.everything(IMAGE, **LOW)
-    assert parts_of(server) == 0
+    assert parts_of(image_server) == 0
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + ASK_AGAIN_SECONDS + 1)
     client.everything(IMAGE, **LOW)
-    assert parts_of(server)
-    assert len(server.configs) == 2
+    assert parts_of(image_server)
+    assert len(image_server.configs) == 2
 
 
-def test_an_error_of_a_part_is_that_of_the_search(server, client):
-    server.failures = [None, *[refusal("BUSY", "UNAVAILABLE")] * 2]
+def test_an_error_of_a_part_is_that_of_the_search(image_server, client):
+    image_server.failures = [None, *[refusal("BUSY", "UNAVAILABLE")] * 2]
     with pytest.raises(ServerBusyError):
         client.everything(IMAGE, **LOW)
 
 
 @pytest.mark.parametrize("answer", ["{", '{"objects": [{}]}'])
-def test_a_broken_answer_is_one_clear_error(server, client, answer):
+def test_a_broken_answer_is_one_clear_error(image_server, client, answer):
     def broken(model, tensors, code, message):
         given = {name: text(answer.encode()) for name in tensors if name == contract.RESULT_JSON}
         return {**tensors, **given}, code, message
 
-    server.altered = broken
+    image_server.altered = broken
     with pytest.raises(InferenceError, match=r"^sam2 answered in an unknown form: the server .*; update it or this c"):
         client.everything(IMAGE, **LOW)
 
 
-def test_a_family_without_mask_prompts_refines_no_masks(server):
+def test_a_family_without_mask_prompts_refines_no_masks(image_server):
     with (
-        SAM2TritonClient(server.url, model_type="sam3") as client,
+        SAM2TritonClient(image_server.url, model_type="sam3") as client,
         pytest.raises(ConfigurationError, match="sam3 takes no mask as a prompt"),
     ):
         client.everything(IMAGE, use_m2m=True)
-    assert not server.requests
+    assert not image_server.requests
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-def test_the_async_clients_search_in_parts(server, client, kind):
+def test_the_async_clients_search_in_parts(image_server, client, kind):
     steps = []
 
     async def search():
-        async with kind(server.url) as client:
+        async with kind(image_server.url) as client:
             return await everything(client)(IMAGE, progress=steps.append, **LOW)
 
     found = asyncio.run(search())
     assert found
-    assert parts_of(server) == len(steps) == 2
+    assert parts_of(image_server) == len(steps) == 2
     assert summary(found) == summary(client.everything(IMAGE, **LOW))
 
 
@@ -219,8 +219,8 @@ def test_the_image_that_was_set_is_searched(client):
     assert summary(again) == summary(client.everything(IMAGE, **LOW, crop_n_layers=1))
 
 
-def test_an_image_whose_embeddings_are_here_is_searched_without_crops(server):
-    with SAM2TritonClient(server.url, embeddings="client") as client:
+def test_an_image_whose_embeddings_are_here_is_searched_without_crops(image_server):
+    with SAM2TritonClient(image_server.url, embeddings="client") as client:
         client.set_image(IMAGE)
         found = client.everything(points_per_side=1, pred_iou_thresh=0.2, stability_score_thresh=0)
         assert [each.mask.shape for each in found] == [(48, 64)]
@@ -246,15 +246,15 @@ def test_an_image_whose_embeddings_are_here_is_searched_without_crops(server):
     ],
     ids=str,
 )
-def test_a_wrong_part_is_one_clear_error(server, client, given, message):
+def test_a_wrong_part_is_one_clear_error(image_server, client, given, message):
     inputs = {"image": text(client.encode(IMAGE).remote.content), "everything_part": text(json.dumps(given).encode())}
-    reply = server.program._model.find_part(inputs, lambda: False)
+    reply = image_server.program._model.find_part(inputs, lambda: False)
     assert isinstance(reply.error, ValueError)
     assert message in str(reply.error)
 
 
-def test_a_part_needs_an_image_and_nothing_else(server):
-    model, asked = server.program._model, {"everything_part": text(b'{"points": [[1, 1]]}')}
+def test_a_part_needs_an_image_and_nothing_else(image_server):
+    model, asked = image_server.program._model, {"everything_part": text(b'{"points": [[1, 1]]}')}
     assert "either an image or the image_id" in str(model.find_part(asked, lambda: False).error)
     more = {**asked, "image_id": text(b"id"), "boxes": np.zeros((1, 4), np.float32)}
     assert "cannot be combined with boxes" in str(model.find_part(more, lambda: False).error)

@@ -42,8 +42,8 @@ def in_a_child(act):
 
 
 @pytest.fixture
-def client(server):
-    with SpeculativeSAM2Client(server.url) as client:
+def client(image_server):
+    with SpeculativeSAM2Client(image_server.url) as client:
         client.set_image(PIXELS)
         client.predict_sync(POINT)
         yield client
@@ -114,11 +114,11 @@ def test_a_fork_while_another_thread_holds_the_lock(client):
         assert in_a_child(act) == REFUSED
 
 
-def test_a_request_under_way_stays_that_of_the_parent(server):
+def test_a_request_under_way_stays_that_of_the_parent(image_server):
     async def main():
-        async with SpeculativeSAM2Client(server.url) as client:
+        async with SpeculativeSAM2Client(image_server.url) as client:
             await client.set_image_async(PIXELS)
-            server.triton.gate.clear()
+            image_server.triton.gate.clear()
             _, task = await client.predict_async(POINT)
             await asyncio.sleep(0)
             assert client.requests_sent == 1

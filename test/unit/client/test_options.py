@@ -37,8 +37,8 @@ def test_the_url_has_two_spellings(client):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_set_image_takes_the_first_names_and_returns_the_embeddings(server, client):
-    with client(server.url, embeddings="client") as opened:
+def test_set_image_takes_the_first_names_and_returns_the_embeddings(image_server, client):
+    with client(image_server.url, embeddings="client") as opened:
         for given, named in (((), {"image_path": PIXELS, "image_size": 1024}), ((PIXELS, 1024), {})):
             embeddings = opened.set_image(*given, **named)
             assert embeddings is opened.image_embeddings
@@ -53,8 +53,8 @@ def test_set_image_takes_the_first_names_and_returns_the_embeddings(server, clie
 
 
 @pytest.fixture
-def speculative(server):
-    with SpeculativeSAM2Client(server.url) as client:
+def speculative(image_server):
+    with SpeculativeSAM2Client(image_server.url) as client:
         client.set_image(PIXELS)
         yield client
 

@@ -33,11 +33,11 @@ def objects_of(request):
     ],
     ids=["64 boxes", "65 boxes", "17 points", "points and boxes", "lists of other lengths"],
 )
-def test_a_click_goes_in_as_many_requests_as_the_limits_of_the_contract_demand(server, prompt, parts):
-    with SAM2TritonClient(server.url) as client:
+def test_a_click_goes_in_as_many_requests_as_the_limits_of_the_contract_demand(image_server, prompt, parts):
+    with SAM2TritonClient(image_server.url) as client:
         client.set_image(IMAGE)
         segments = client.segment(**prompt, logits=False)
-        assert [objects_of(request) for request in server.requests[1:]] == parts
+        assert [objects_of(request) for request in image_server.requests[1:]] == parts
         assert [each.object_index for each in segments] == list(range(sum(parts)))
         masks, scores = client.predict(**prompt)
         last = {name: values[-1:] for name, values in prompt.items()}
@@ -45,51 +45,51 @@ def test_a_click_goes_in_as_many_requests_as_the_limits_of_the_contract_demand(s
         np.testing.assert_array_equal([each.score for each in segments], scores[:, 0])
 
 
-def test_more_points_of_one_object_need_the_embeddings_here(server):
+def test_more_points_of_one_object_need_the_embeddings_here(image_server):
     prompt = {"point_coords": [[3, 3]] * (MAX_POINTS + 1)}
-    with SAM2TritonClient(server.url) as client:
+    with SAM2TritonClient(image_server.url) as client:
         client.set_image(IMAGE)
         with pytest.raises(PromptError, match=r"1025 points, and the session model accepts 1024.*encode_here"):
             client.predict(**prompt)
-        assert len(server.requests) == 1
+        assert len(image_server.requests) == 1
         client.predict(**prompt, image=client.encode_here(IMAGE))
-        assert server.asked == ["sam2", "sam2_encoder", "sam2_decoder"]
+        assert image_server.asked == ["sam2", "sam2_encoder", "sam2_decoder"]
 
 
 @pytest.mark.parametrize(("prompt", "parts"), [
     ({"box": BOXES}, [64, 2]),
     ({"point_coords": [[[index, 3]] * 300 for index in range(8)]}, [6, 2]),
 ])  # fmt: skip
-def test_a_click_that_is_too_large_for_a_decoder_is_sent_in_parts(server, prompt, parts):
-    with SAM2TritonClient(server.url, embeddings="client") as client:
+def test_a_click_that_is_too_large_for_a_decoder_is_sent_in_parts(image_server, prompt, parts):
+    with SAM2TritonClient(image_server.url, embeddings="client") as client:
         client.set_image(IMAGE)
         masks, scores = client.predict(**prompt)
-        assert server.asked[1:] == ["sam2_decoder"] * len(parts)
+        assert image_server.asked[1:] == ["sam2_decoder"] * len(parts)
         assert len(masks) == len(scores) == sum(parts)
         last = {name: values[-1:] for name, values in prompt.items()}
         np.testing.assert_array_equal(masks[-1:], client.predict(**last)[0])
 
 
-def test_an_image_that_is_lost_between_two_parts_is_sent_again_with_the_second_alone(server):
-    with SAM2TritonClient(server.url) as client:
+def test_an_image_that_is_lost_between_two_parts_is_sent_again_with_the_second_alone(image_server):
+    with SAM2TritonClient(image_server.url) as client:
         client.set_image(IMAGE)
-        server.failures = [None, refusal("UNKNOWN_IMAGE_ID", "NOT_FOUND")]
+        image_server.failures = [None, refusal("UNKNOWN_IMAGE_ID", "NOT_FOUND")]
         assert len(client.predict(box=BOXES)[0]) == 66
         client.predict([[3, 4]])
-    assert server.sent() == [True, False, False, True, False]
+    assert image_server.sent() == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize(("place", "boxes"), [("server", BOXES[:2]), ("client", BOXES[:2]), ("server", BOXES)])
-def test_an_answer_of_the_wrong_size_is_an_error(server, place, boxes):
+def test_an_answer_of_the_wrong_size_is_an_error(image_server, place, boxes):
     """To one request, or to the second part of a click."""
-    answer, last = server.answer, 2 if len(boxes) > MAX_OBJECTS else 1
+    answer, last = image_server.answer, 2 if len(boxes) > MAX_OBJECTS else 1
 
     def shortened(model, request, number):
         tensors = answer(model, request, number)
         return {**tensors, "masks": tensors["masks"][:-1]} if number == last else tensors
 
-    server.answer = shortened
-    with SAM2TritonClient(server.url, embeddings=place) as client:
+    image_server.answer = shortened
+    with SAM2TritonClient(image_server.url, embeddings=place) as client:
         client.set_image(IMAGE)
         with pytest.raises(InferenceError, match="masks"):
             client.predict(box=boxes)
@@ -118,15 +118,15 @@ def test_without_a_session_model_the_client_keeps_the_embeddings_says_so_once_an
     assert "embeddings='client'" in message
 
 
-def test_a_cache_that_is_too_small_does_not_double_every_upload(server):
-    server.after = lambda number: server.lose_images()
-    with SAM2TritonClient(server.url) as client:
+def test_a_cache_that_is_too_small_does_not_double_every_upload(image_server):
+    image_server.after = lambda number: image_server.lose_images()
+    with SAM2TritonClient(image_server.url) as client:
         client.set_image(IMAGE)
         uploads = []
         for _ in range(9):
-            server.requests.clear()
+            image_server.requests.clear()
             client.predict([[3, 4]])
-            uploads.append(sum(server.sent()))
+            uploads.append(sum(image_server.sent()))
     assert uploads == [1, 2, 1, 2, 1, 1, 1, 2, 1]
 
 

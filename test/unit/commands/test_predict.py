@@ -209,9 +209,9 @@ OPTIONS = ["--points-per-side", "2", "--pred-iou-thresh", "0.2", "--stability-sc
 
 
 @pytest.fixture
-def server():
-    with ImageServer() as server:
-        yield server
+def image_server():
+    with ImageServer() as image_server:
+        yield image_server
 
 
 @pytest.fixture
@@ -242,11 +242,11 @@ def parameters_of(server: ImageServer) -> dict[str, Any]:
     return parameters
 
 
-def test_lines_and_files(server, photo, tmp_path, capsys):
+def test_lines_and_files(image_server, photo, tmp_path, capsys):
     overlay, labels, coco = tmp_path / "overlay.png", tmp_path / "labels.png", tmp_path / "coco.json"
     files = ["--overlay", overlay, "--label-image", labels, "--coco", coco]
-    assert everything(server, photo, *OPTIONS, *files, "-q") == 0
-    found = expected(server, photo)
+    assert everything(image_server, photo, *OPTIONS, *files, "-q") == 0
+    found = expected(image_server, photo)
     assert len(found) > 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["object"], line["area"], line["point"]) for line in lines] == [
@@ -279,28 +279,28 @@ def test_an_empty_mask_is_left_out_of_coco_and_counted(photo, tmp_path, capsys):
     assert json.loads(target.read_text())["annotations"] == []
 
 
-def test_only_given_parameters_are_sent(server, photo, capsys):
-    assert everything(server, photo, "--points-per-side", 1, "--pred-iou-thresh", 0.5, "--single-mask", "-q") == 0
-    sent = parameters_of(server)
+def test_only_given_parameters_are_sent(image_server, photo, capsys):
+    assert everything(image_server, photo, "--points-per-side", 1, "--pred-iou-thresh", 0.5, "--single-mask", "-q") == 0
+    sent = parameters_of(image_server)
     assert (sent["points_per_side"], sent["pred_iou_thresh"], sent["multimask_output"]) == (1, 0.5, False)
     assert "stability_score_thresh" not in sent
 
 
-def test_masks_are_cleaned_on_demand(server, photo, capsys):
+def test_masks_are_cleaned_on_demand(image_server, photo, capsys):
     options = ["--max-hole-area", 4, "--max-sprinkle-area", 5, "--smooth", 2, "--keep-clicked"]
-    assert everything(server, photo, *OPTIONS, *options, "--min-mask-region-area", 7, "-q") == 0
+    assert everything(image_server, photo, *OPTIONS, *options, "--min-mask-region-area", 7, "-q") == 0
     cleanup = Cleanup(max_hole_area=4, max_sprinkle_area=5, smooth=2, keep_clicked=True)
-    assert parameters_of(server)["cleanup"] == cleanup.to_json()
-    found = expected(server, photo, cleanup=cleanup, min_mask_region_area=7)
+    assert parameters_of(image_server)["cleanup"] == cleanup.to_json()
+    found = expected(image_server, photo, cleanup=cleanup, min_mask_region_area=7)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["segmentation"] for line in lines] == [each.to_rle() for each in found]
 
 
-def test_several_images_have_files_of_their_own(server, photo, tmp_path, capsys):
+def test_several_images_have_files_of_their_own(image_server, photo, tmp_path, capsys):
     other = tmp_path / "other.png"
     other.write_bytes(photo.read_bytes())
     files = ["--overlay", tmp_path / "drawn.png", "--out", tmp_path / "lines.jsonl", "-q"]
-    assert everything(server, photo, other, *OPTIONS, *files) == 0
+    assert everything(image_server, photo, other, *OPTIONS, *files) == 0
     assert (tmp_path / "drawn_photo.png").exists()
     assert (tmp_path / "drawn_other.png").exists()
     lines = [json.loads(line)["image"] for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
@@ -308,10 +308,10 @@ def test_several_images_have_files_of_their_own(server, photo, tmp_path, capsys)
     assert capsys.readouterr().out == ""
 
 
-def test_an_empty_answer_says_why(server, photo, tmp_path, capsys):
+def test_an_empty_answer_says_why(image_server, photo, tmp_path, capsys):
     labels, overlay = tmp_path / "labels.png", tmp_path / "overlay.png"
     files = ["--label-image", labels, "--overlay", overlay]
-    assert everything(server, photo, "--points-per-side", 2, "--pred-iou-thresh", 1, *files) == 0
+    assert everything(image_server, photo, "--points-per-side", 2, "--pred-iou-thresh", 1, *files) == 0
     told = capsys.readouterr()
     assert told.out == ""
     assert "no mask is left. Of 12 masks, pred_iou_thresh dropped 12" in told.err
@@ -319,8 +319,8 @@ def test_an_empty_answer_says_why(server, photo, tmp_path, capsys):
     assert pixels(overlay).shape == (60, 80, 3)
 
 
-def test_an_interrupt_leaves_no_file(server, photo, tmp_path, capsys):
-    server.failures = [KeyboardInterrupt()]
-    assert everything(server, photo, *OPTIONS, "--overlay", tmp_path / "overlay.png", "-q") == 130
+def test_an_interrupt_leaves_no_file(image_server, photo, tmp_path, capsys):
+    image_server.failures = [KeyboardInterrupt()]
+    assert everything(image_server, photo, *OPTIONS, "--overlay", tmp_path / "overlay.png", "-q") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photo.png"]
     assert capsys.readouterr().err.strip().endswith("interrupted")

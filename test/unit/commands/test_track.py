@@ -33,10 +33,10 @@ def use(server: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch):
-    with VideoServer() as server:
-        use(server, monkeypatch)
-        yield server
+def video_server(monkeypatch):
+    with VideoServer() as video_server:
+        use(video_server, monkeypatch)
+        yield video_server
 
 
 def breaks_at(server: VideoServer, frame: int | None, error: type[BaseException] = KeyboardInterrupt) -> None:
@@ -74,7 +74,7 @@ def stream_of_frames() -> Any:
     return type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())})
 
 
-def test_every_format_of_two_objects(server, clip, tmp_path, capsys):
+def test_every_format_of_two_objects(video_server, clip, tmp_path, capsys):
     av = pytest.importorskip("av")
     out = tmp_path / "out"
     formats = [part for name in ("png", "rle", "coco", "overlay") for part in ("--format", name)]
@@ -101,7 +101,7 @@ def test_every_format_of_two_objects(server, clip, tmp_path, capsys):
         assert sum(1 for _ in container.decode(video=0)) == FRAMES
 
 
-def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server, tmp_path):
+def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(video_server, tmp_path):
     av = pytest.importorskip("av")
     ratio, times = Fraction(64, 45), [0, 40, 80, 500, 540, 1000, 1010, 1500, 3000, 3040]
     with av.open(str(tmp_path / "clip.mkv"), "w") as container:
@@ -121,7 +121,9 @@ def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(server,
 
 
 @pytest.mark.parametrize(("error", "reverse"), [(KeyboardInterrupt, False), (ServerUnreachableError, True)])
-def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(server, clip, tmp_path, reverse, error):
+def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(
+    video_server, clip, tmp_path, reverse, error
+):
     options = [clip, *POINTS, "--format", "png", "--format", "coco"]
     if reverse:
         options += ["--reverse", "--range", f"0:{FRAMES}"]
@@ -129,17 +131,17 @@ def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(serv
     expected = files(tmp_path / "whole")
     for frame in range(FRAMES):
         out = tmp_path / f"broken_{frame}"
-        breaks_at(server, frame, error)
+        breaks_at(video_server, frame, error)
         assert track(*options, "--out", out) == (130 if error is KeyboardInterrupt else 1)
         done = FRAMES - 1 - frame if reverse else frame
         assert len(list((out / "masks").iterdir())) == done
         assert not (out / "annotations.json").exists()
-        breaks_at(server, None)
+        breaks_at(video_server, None)
         assert track(*options, "--out", out) == 0
         assert files(out) == expected
 
 
-def test_killed_between_the_files_of_a_frame(server, clip, tmp_path, monkeypatch):
+def test_killed_between_the_files_of_a_frame(video_server, clip, tmp_path, monkeypatch):
     assert track(clip, *POINTS, "--format", "png", "--out", tmp_path / "whole") == 0
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
@@ -156,12 +158,12 @@ def test_killed_between_the_files_of_a_frame(server, clip, tmp_path, monkeypatch
     assert files(out) == files(tmp_path / "whole")
 
 
-def test_a_complete_run_is_repeated_only_for_a_lost_file(server, clip, tmp_path):
+def test_a_complete_run_is_repeated_only_for_a_lost_file(video_server, clip, tmp_path):
     out = tmp_path / "out"
     options = (clip, *POINTS, "--out", out, "--format", "png")
     assert track(*options) == 0
     assert track(*options, "--format", "coco") == 0
-    assert server.operations().count("start_session") == 1
+    assert video_server.operations().count("start_session") == 1
     before = files(out)
     assert "annotations.json" in before
     (out / "masks/00002.png").unlink()
@@ -169,7 +171,7 @@ def test_a_complete_run_is_repeated_only_for_a_lost_file(server, clip, tmp_path)
     assert files(out) == before
 
 
-def test_other_parameters_are_refused_and_overwritten(server, clip, tmp_path, capsys):
+def test_other_parameters_are_refused_and_overwritten(video_server, clip, tmp_path, capsys):
     out = tmp_path / "out"
     assert track(clip, *POINTS, "--out", out, "--format", "png") == 0
     (out / "masks/notes.txt").write_text("mine")
@@ -189,7 +191,7 @@ def test_other_parameters_are_refused_and_overwritten(server, clip, tmp_path, ca
         assert track(*other, "--overwrite") == 0
 
 
-def test_foreign_files_are_not_touched(server, clip, tmp_path, capsys):
+def test_foreign_files_are_not_touched(video_server, clip, tmp_path, capsys):
     out = tmp_path / "out"
     (out / "masks").mkdir(parents=True)
     (out / "masks/00000.png").write_text("mine")
@@ -215,13 +217,13 @@ def test_foreign_files_are_not_touched(server, clip, tmp_path, capsys):
         (("--point", "4:12,12", "--every", "2", "--reverse", "--range", "0:6"), [4, 2, 0]),
     ],
 )
-def test_tracked_frames(server, clip, tmp_path, options, asked):
+def test_tracked_frames(video_server, clip, tmp_path, options, asked):
     assert track(clip, *options, "--out", tmp_path / "out", "--format", "rle") == 0
-    assert len(server.tracked) == len(asked)
+    assert len(video_server.tracked) == len(asked)
     assert [record.frame for record in read_records(tmp_path / "out/masks.jsonl")] == asked
 
 
-def test_prompts_of_all_kinds_reach_the_server(server, clip, tmp_path):
+def test_prompts_of_all_kinds_reach_the_server(video_server, clip, tmp_path):
     mask = np.zeros(SIZE[::-1], bool)
     mask[10:30, 31:49] = True
     Image.fromarray(mask).save(tmp_path / "mask.png")
@@ -237,18 +239,18 @@ def test_prompts_of_all_kinds_reach_the_server(server, clip, tmp_path):
     more = ["--prompts", tmp_path / "prompts.json", "--out", tmp_path / "other", "--format", "rle"]
     assert track(clip, *more) == 0
     assert files(tmp_path / "out") == files(tmp_path / "other")
-    numbers = [number for number, name in enumerate(server.operations()) if name == wire.ADD_PROMPT]
-    first, second, third = (server.arguments(number) for number in numbers[:3])
+    numbers = [number for number, name in enumerate(video_server.operations()) if name == wire.ADD_PROMPT]
+    first, second, third = (video_server.arguments(number) for number in numbers[:3])
     assert (first["frame_index"], first["points"], first["labels"]) == (0, [[12, 12], [30, 30]], [1, 0])
     assert (second["object_id"], second["box"], second["points"]) == (3, [2, 3, 20, 21], [[4, 5]])
     assert (third["object_id"], third["frame_index"]) == (9, 2)
-    np.testing.assert_array_equal(server.requests[numbers[2]].inputs[wire.MASK], mask)
+    np.testing.assert_array_equal(video_server.requests[numbers[2]].inputs[wire.MASK], mask)
 
 
-def test_stream_ends_cleanly_with_all_files(server, tmp_path, monkeypatch, capsys):
+def test_stream_ends_cleanly_with_all_files(video_server, tmp_path, monkeypatch, capsys):
     av = pytest.importorskip("av")
     monkeypatch.setattr(sys, "stdin", stream_of_frames())
-    breaks_at(server, 4)
+    breaks_at(video_server, 4)
     out = tmp_path / "out"
     line = f"track - --point 0:12,12 --format png --format overlay --out {out}"
     assert call(line) == 0
@@ -261,13 +263,13 @@ def test_stream_ends_cleanly_with_all_files(server, tmp_path, monkeypatch, capsy
     assert "a stream, which cannot be continued" in capsys.readouterr().err
 
 
-def test_logits_travel_only_for_label_maps_of_several_objects(server, clip, tmp_path):
+def test_logits_travel_only_for_label_maps_of_several_objects(video_server, clip, tmp_path):
     for number, (points, form, travel) in enumerate(
         ((POINTS, "png", True), (POINTS, "rle", False), (POINTS[2:4], "png", False))
     ):
-        server.requests.clear()
+        video_server.requests.clear()
         assert track(clip, *points, "--format", form, "--out", tmp_path / str(number)) == 0
-        passed = [each for each in server.requests if each.inputs[wire.OPERATION][0] == wire.PROPAGATE.encode()]
+        passed = [each for each in video_server.requests if each.inputs[wire.OPERATION][0] == wire.PROPAGATE.encode()]
         assert {"masks" in each.outputs for each in passed} == {travel}
 
 

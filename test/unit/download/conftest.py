@@ -10,9 +10,9 @@ from triton_sam.download import fetch as download
 
 
 @pytest.fixture
-def server():
-    with Server() as server, server.running():
-        yield server
+def file_server():
+    with Server() as file_server, file_server.running():
+        yield file_server
 
 
 @pytest.fixture

@@ -47,9 +47,9 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("size", "name"), SIZES)
-def test_download_command(server, tmp_path, small_catalogue, capsys, size, name):
-    server.where = f"/files/{name}"
-    where = ["--mirror", f"{server.url}/files", "--directory", str(tmp_path / "here"), "-q"]
+def test_download_command(file_server, tmp_path, small_catalogue, capsys, size, name):
+    file_server.where = f"/files/{name}"
+    where = ["--mirror", f"{file_server.url}/files", "--directory", str(tmp_path / "here"), "-q"]
     assert cli.main(["download", *size.split(), *where]) == 0
     assert capsys.readouterr() == (f"{tmp_path / 'here' / name}\n", "")
     assert names(tmp_path / "here") == [name]
@@ -57,13 +57,13 @@ def test_download_command(server, tmp_path, small_catalogue, capsys, size, name)
 
 
 @pytest.mark.parametrize(("size", "name"), SIZES)
-def test_setup_command_up_to_the_export(server, tmp_path, small_catalogue, monkeypatch, size, name):
+def test_setup_command_up_to_the_export(file_server, tmp_path, small_catalogue, monkeypatch, size, name):
     exported: list[object] = []
     monkeypatch.setattr(registry, "exporter", lambda family: None)
     monkeypatch.setattr(registry, "export", lambda *given: exported.append(given))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{server.url}/files")
-    server.where = f"/files/{name}"
+    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{file_server.url}/files")
+    file_server.where = f"/files/{name}"
     assert cli.main(["setup", *size.split(), "--model-repository", "models", "-q"]) == 0
     family, path = size[:4], Path("checkpoints") / name
     assert path.read_bytes() == CONTENT
@@ -79,45 +79,47 @@ def test_setup_command_up_to_the_export(server, tmp_path, small_catalogue, monke
         ("os.open", Mock(side_effect=PermissionError(errno.EACCES, "no")), "no permission to write to .* --directory"),
     ],
 )
-def test_disks_and_folders_that_refuse_a_file(place, stub, words, server, tmp_path, monkeypatch):
+def test_disks_and_folders_that_refuse_a_file(place, stub, words, file_server, tmp_path, monkeypatch):
     monkeypatch.setattr(f"triton_sam.download.fetch.{place}", stub)
     with pytest.raises(DownloadError, match=words):
-        get(server, tmp_path)
+        get(file_server, tmp_path)
     assert NAME not in names(tmp_path)
 
 
-def test_directory_in_the_way(server, tmp_path):
+def test_directory_in_the_way(file_server, tmp_path):
     (tmp_path / NAME).mkdir()
     with pytest.raises(DownloadError, match="is a directory"):
-        get(server, tmp_path)
+        get(file_server, tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(DownloadError, match="cannot write"):
-        get(server, tmp_path / "file")
+        get(file_server, tmp_path / "file")
 
 
-def test_two_at_once(server, tmp_path):
-    server.acts = [slowly]
+def test_two_at_once(file_server, tmp_path):
+    file_server.acts = [slowly]
     results: list[bytes] = []
-    threads = [threading.Thread(target=lambda: results.append(get(server, tmp_path).read_bytes())) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: results.append(get(file_server, tmp_path).read_bytes())) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert results == [CONTENT] * 4
-    assert len(server.requests) == 1
+    assert len(file_server.requests) == 1
     assert names(tmp_path) == [NAME]
 
 
-def test_stale_and_missing_locks_do_not_block(server, tmp_path, monkeypatch):
+def test_stale_and_missing_locks_do_not_block(file_server, tmp_path, monkeypatch):
     (tmp_path / f"{NAME}.lock").touch()
-    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert get(file_server, tmp_path).read_bytes() == CONTENT
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
-    assert get(server, tmp_path / "without").read_bytes() == CONTENT
+    assert get(file_server, tmp_path / "without").read_bytes() == CONTENT
 
 
-def test_ctrl_c_keeps_the_part(server, tmp_path):
-    server.acts = [lambda handler: serve(handler, pause=0.2)]
-    checkpoint = entry(server)
+def test_ctrl_c_keeps_the_part(file_server, tmp_path):
+    file_server.acts = [lambda handler: serve(handler, pause=0.2)]
+    checkpoint = entry(file_server)
     program = (
         "import sys; from pathlib import Path; from triton_sam.download.catalogue import Checkpoint, download\n"
         f"download({checkpoint!r}, Path(sys.argv[1]))"
@@ -130,8 +132,8 @@ def test_ctrl_c_keeps_the_part(server, tmp_path):
     assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.etag"]
     kept = part.stat().st_size
     assert 0 < kept < len(CONTENT)
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.ranges()[-1] == f"bytes={kept}-"
+    assert get(file_server, tmp_path).read_bytes() == CONTENT
+    assert file_server.ranges()[-1] == f"bytes={kept}-"
 
 
 def test_nothing_listens(tmp_path, pauses):
@@ -143,14 +145,16 @@ def test_nothing_listens(tmp_path, pauses):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
-def test_untrusted_certificate_is_final(server, tmp_path, monkeypatch, pauses):
+def test_untrusted_certificate_is_final(file_server, tmp_path, monkeypatch, pauses):
     certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate} -days 2 -subj /CN=localhost"
     subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    checkpoint = replace(entry(server, size=False), url=f"https://localhost:{server.server_port}/files/{NAME}")
+    file_server.socket = context.wrap_socket(file_server.socket, server_side=True)
+    checkpoint = replace(
+        entry(file_server, size=False), url=f"https://localhost:{file_server.server_port}/files/{NAME}"
+    )
     with pytest.raises(DownloadError, match="certificate of localhost is not trusted: set SSL_CERT_FILE"):
         checkpoints.download(checkpoint, tmp_path, progress=False)
     assert pauses == []
@@ -158,29 +162,31 @@ def test_untrusted_certificate_is_final(server, tmp_path, monkeypatch, pauses):
     assert checkpoints.download(checkpoint, tmp_path, progress=False).read_bytes() == CONTENT
 
 
-def test_silent_server_times_out(server, tmp_path):
-    server.acts = [lambda handler: time.sleep(30)]
+def test_silent_server_times_out(file_server, tmp_path):
+    file_server.acts = [lambda handler: time.sleep(30)]
     with pytest.raises(DownloadError, match="timed out"):
-        get(server, tmp_path, retries=0, timeout=0.1)
+        get(file_server, tmp_path, retries=0, timeout=0.1)
 
 
-def test_redirects(server, tmp_path):
-    server.acts = [status(302, Location=f"{server.url}/files/{NAME}")]
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    server.acts = [status(302, Location=f"{server.url}/files/{NAME}")] * 20
+def test_redirects(file_server, tmp_path):
+    file_server.acts = [status(302, Location=f"{file_server.url}/files/{NAME}")]
+    assert get(file_server, tmp_path).read_bytes() == CONTENT
+    file_server.acts = [status(302, Location=f"{file_server.url}/files/{NAME}")] * 20
     with pytest.raises(DownloadError, match="circles"):
-        get(server, tmp_path / "again")
+        get(file_server, tmp_path / "again")
 
 
-def test_mirror(server, tmp_path, monkeypatch):
-    official = replace(entry(server), url=f"https://example.invalid/one/two/{NAME}")
+def test_mirror(file_server, tmp_path, monkeypatch):
+    official = replace(entry(file_server), url=f"https://example.invalid/one/two/{NAME}")
     for number, where in enumerate((f"/mirror/{NAME}", f"/mirror/one/two/{NAME}")):
-        server.where = where
-        path = checkpoints.download(official, tmp_path / str(number), mirror=f"{server.url}/mirror/", progress=False)
+        file_server.where = where
+        path = checkpoints.download(
+            official, tmp_path / str(number), mirror=f"{file_server.url}/mirror/", progress=False
+        )
         assert path.read_bytes() == CONTENT
-    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{server.url}/mirror")
+    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{file_server.url}/mirror")
     assert checkpoints.download(official, tmp_path / "variable", progress=False).read_bytes() == CONTENT
-    server.where = "/nowhere"
+    file_server.where = "/nowhere"
     with pytest.raises(DownloadError, match=rf"mirror/{NAME} does not exist.*mirror/one/two/{NAME} does not exist"):
         checkpoints.download(official, tmp_path / "missing", progress=False)
 
@@ -196,24 +202,24 @@ def test_options_are_checked(options, tmp_path):
         checkpoints.download(Checkpoint("a", "b", "ftp://host/x.pt", 3, "0" * 64), tmp_path, progress=False)
 
 
-def test_proxy_of_the_environment(server, tmp_path, monkeypatch):
-    behind = replace(entry(server), url=f"http://behind.invalid/{NAME}")
-    server.where = behind.url  # a request to a proxy contains the whole URL
-    monkeypatch.setenv("http_proxy", server.url)
+def test_proxy_of_the_environment(file_server, tmp_path, monkeypatch):
+    behind = replace(entry(file_server), url=f"http://behind.invalid/{NAME}")
+    file_server.where = behind.url  # a request to a proxy contains the whole URL
+    monkeypatch.setenv("http_proxy", file_server.url)
     assert checkpoints.download(behind, tmp_path, progress=False).read_bytes() == CONTENT
-    server.where = f"/files/{NAME}"
+    file_server.where = f"/files/{NAME}"
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert get(server, tmp_path / "direct").read_bytes() == CONTENT
+    assert get(file_server, tmp_path / "direct").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(("written", "sent"), [("me:p%40ss", b"me:p@ss"), ("m%C3%A9:p", "m\u00e9:p".encode())])
-def test_password_of_a_proxy(server, tmp_path, monkeypatch, written, sent):
-    behind = replace(entry(server), url=f"http://behind.invalid/{NAME}")
-    server.where = behind.url
-    monkeypatch.setenv("http_proxy", server.url.replace("//", f"//{written}@"))
+def test_password_of_a_proxy(file_server, tmp_path, monkeypatch, written, sent):
+    behind = replace(entry(file_server), url=f"http://behind.invalid/{NAME}")
+    file_server.where = behind.url
+    monkeypatch.setenv("http_proxy", file_server.url.replace("//", f"//{written}@"))
     checkpoints.download(behind, tmp_path, progress=False)
-    headers = {name.lower(): value for name, value in server.requests[0][1].items()}
+    headers = {name.lower(): value for name, value in file_server.requests[0][1].items()}
     assert base64.b64decode(headers["proxy-authorization"].removeprefix("Basic ")) == sent
 
 

@@ -40,40 +40,40 @@ def test_find():
 
 
 @pytest.mark.parametrize("size", [True, False])
-def test_a_download_makes_the_directory_and_is_not_repeated(server, tmp_path, size):
+def test_a_download_makes_the_directory_and_is_not_repeated(file_server, tmp_path, size):
     directory = tmp_path / "a" / "b"
     for _ in range(2):
-        path = checkpoints.download(entry(server, size=size), directory, progress=False)
+        path = checkpoints.download(entry(file_server, size=size), directory, progress=False)
         assert path == directory / NAME
         assert path.read_bytes() == CONTENT
         assert names(directory) == [NAME]
-    assert len(server.requests) == 1
+    assert len(file_server.requests) == 1
 
 
-def test_wrong_file_stays_until_the_new_one_is_complete(server, tmp_path, capsys):
+def test_wrong_file_stays_until_the_new_one_is_complete(file_server, tmp_path, capsys):
     old = bytes(len(CONTENT))
     (tmp_path / NAME).write_bytes(old)
-    server.acts = [status(404)]
+    file_server.acts = [status(404)]
     with pytest.raises(DownloadError):
-        get(server, tmp_path)
+        get(file_server, tmp_path)
     assert (tmp_path / NAME).read_bytes() == old
-    checkpoints.download(entry(server), tmp_path)
+    checkpoints.download(entry(file_server), tmp_path)
     assert "not the expected file" in capsys.readouterr().err
     assert (tmp_path / NAME).read_bytes() == CONTENT
 
 
-def test_cut_at_half_resumes_in_a_later_call(server, tmp_path):
-    server.acts = [cut(350_000)]
+def test_cut_at_half_resumes_in_a_later_call(file_server, tmp_path):
+    file_server.acts = [cut(350_000)]
     with pytest.raises(DownloadError, match="350000 bytes are kept"):
-        get(server, tmp_path, retries=0)
+        get(file_server, tmp_path, retries=0)
     assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.etag"]
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.ranges() == [None, "bytes=350000-"]
+    assert get(file_server, tmp_path).read_bytes() == CONTENT
+    assert file_server.ranges() == [None, "bytes=350000-"]
 
 
-def test_a_file_without_a_hash_is_not_resumed_and_leaves_nothing(server, tmp_path):
-    server.acts = [cut(350_000)]
-    unknown = replace(entry(server, size=False), sha256="")
+def test_a_file_without_a_hash_is_not_resumed_and_leaves_nothing(file_server, tmp_path):
+    file_server.acts = [cut(350_000)]
+    unknown = replace(entry(file_server, size=False), sha256="")
     with pytest.raises(DownloadError) as failed:
         checkpoints.download(unknown, tmp_path, progress=False, retries=0)
     assert "continues" not in str(failed.value)
@@ -113,12 +113,12 @@ LENGTH = len(CONTENT)
         *("complete, size unknown", "too long", "too long, size unknown", "429", "500", "502", "503", "504"),
     ],
 )
-def test_a_part_is_continued_or_begun_again(server, tmp_path, kept, act, size, ranges):
+def test_a_part_is_continued_or_begun_again(file_server, tmp_path, kept, act, size, ranges):
     if kept:
         (tmp_path / f"{NAME}.part").write_bytes(kept)
-    server.acts = [act] if act else []
-    assert checkpoints.download(entry(server, size=size), tmp_path, progress=False).read_bytes() == CONTENT
-    assert server.ranges() == ranges
+    file_server.acts = [act] if act else []
+    assert checkpoints.download(entry(file_server, size=size), tmp_path, progress=False).read_bytes() == CONTENT
+    assert file_server.ranges() == ranges
     assert names(tmp_path) == [NAME]
 
 
@@ -130,47 +130,47 @@ def test_a_part_is_continued_or_begun_again(server, tmp_path, kept, act, size, r
         (CONTENT, [endless], "more than"),
     ],
 )
-def test_wrong_content_is_refused_and_removed(server, tmp_path, content, acts, words):
-    server.content, server.acts = content, acts
+def test_wrong_content_is_refused_and_removed(file_server, tmp_path, content, acts, words):
+    file_server.content, file_server.acts = content, acts
     with pytest.raises(ChecksumError, match=words):
-        get(server, tmp_path)
+        get(file_server, tmp_path)
     assert names(tmp_path) == []
 
 
-def test_tries_are_counted_from_the_last_progress(server, tmp_path):
-    server.acts = [cut(100_000), cut(200_000), cut(300_000), cut(400_000)]
-    assert get(server, tmp_path, retries=1).read_bytes() == CONTENT
+def test_tries_are_counted_from_the_last_progress(file_server, tmp_path):
+    file_server.acts = [cut(100_000), cut(200_000), cut(300_000), cut(400_000)]
+    assert get(file_server, tmp_path, retries=1).read_bytes() == CONTENT
 
 
-def test_server_without_ranges_that_always_breaks_off_ends(server, tmp_path):
-    server.acts = [partial(serve, ranges=False, end=300_000)] * 9
+def test_server_without_ranges_that_always_breaks_off_ends(file_server, tmp_path):
+    file_server.acts = [partial(serve, ranges=False, end=300_000)] * 9
     with pytest.raises(DownloadError, match="cannot download"):
-        get(server, tmp_path, retries=2)
-    assert len(server.requests) == 3
+        get(file_server, tmp_path, retries=2)
+    assert len(file_server.requests) == 3
 
 
-def test_changed_file_starts_over(server, tmp_path):
+def test_changed_file_starts_over(file_server, tmp_path):
     new = bytes(reversed(CONTENT))
-    server.acts = [cut(350_000)]
+    file_server.acts = [cut(350_000)]
     with pytest.raises(DownloadError):
-        get(server, tmp_path, retries=0)
-    server.content, server.tag = new, '"two"'
-    path = checkpoints.download(entry(server, new), tmp_path, progress=False)
+        get(file_server, tmp_path, retries=0)
+    file_server.content, file_server.tag = new, '"two"'
+    path = checkpoints.download(entry(file_server, new), tmp_path, progress=False)
     assert path.read_bytes() == new
-    assert len(server.requests) == 2
+    assert len(file_server.requests) == 2
 
 
-def test_pauses_grow_with_jitter(server, tmp_path, pauses):
-    server.acts = [status(503)] * 99
+def test_pauses_grow_with_jitter(file_server, tmp_path, pauses):
+    file_server.acts = [status(503)] * 99
     with pytest.raises(DownloadError, match="503"):
-        get(server, tmp_path, retries=9)
+        get(file_server, tmp_path, retries=9)
     assert len(pauses) == 9
     for index, pause in enumerate(pauses):
         assert min(60, 2**index) / 2 <= pause <= min(60, 2**index)
 
 
-def test_an_unknown_host_is_given_up_soon_and_says_where_to_put_the_file(server, tmp_path, pauses):
-    wanted = replace(entry(server), url="http://no-such-host.invalid/files/model.pt")
+def test_an_unknown_host_is_given_up_soon_and_says_where_to_put_the_file(file_server, tmp_path, pauses):
+    wanted = replace(entry(file_server), url="http://no-such-host.invalid/files/model.pt")
     with pytest.raises(DownloadError, match="use --mirror; or put the file at ") as caught:
         checkpoints.download(wanted, tmp_path, progress=False)
     assert str(tmp_path / wanted.file_name) in str(caught.value)
@@ -180,35 +180,35 @@ def test_an_unknown_host_is_given_up_soon_and_says_where_to_put_the_file(server,
     assert "--mirror" not in str(caught.value)
 
 
-def test_retry_after_is_honoured_and_bounded(server, tmp_path, pauses):
-    server.acts = [status(503, Retry_After=7), status(429, Retry_After=86400), status(503, Retry_After="soon")]
-    get(server, tmp_path)
+def test_retry_after_is_honoured_and_bounded(file_server, tmp_path, pauses):
+    file_server.acts = [status(503, Retry_After=7), status(429, Retry_After=86400), status(503, Retry_After="soon")]
+    get(file_server, tmp_path)
     assert pauses[:2] == [7, 60]
     assert len(pauses) == 3
 
 
 @pytest.mark.parametrize(("code", "words"), [(404, "does not exist"), (403, "forbidden"), (418, "answered 418")])
-def test_lasting_status_is_final(server, tmp_path, code, words):
-    server.acts = [status(code)]
+def test_lasting_status_is_final(file_server, tmp_path, code, words):
+    file_server.acts = [status(code)]
     with pytest.raises(DownloadError, match=words):
-        get(server, tmp_path)
-    assert len(server.requests) == 1
+        get(file_server, tmp_path)
+    assert len(file_server.requests) == 1
     assert names(tmp_path) == []
 
 
 @pytest.fixture
-def url(server, images):
+def image_url(file_server, images):
     """The address of an image that the server has."""
-    server.content = (images / "shapes.jpg").read_bytes()
-    return f"{server.url}{server.where}"
+    file_server.content = (images / "shapes.jpg").read_bytes()
+    return f"{file_server.url}{file_server.where}"
 
 
-def test_the_bytes_are_those_of_the_file_also_after_a_redirect(server, url):
-    content = fetch_image(url)
-    assert content == server.content
-    np.testing.assert_array_equal(open_image(content), Image.open(io.BytesIO(server.content)).convert("RGB"))
-    server.acts = [status(302, Location=server.where)]
-    assert fetch_image(url) == server.content
+def test_the_bytes_are_those_of_the_file_also_after_a_redirect(file_server, image_url):
+    content = fetch_image(image_url)
+    assert content == file_server.content
+    np.testing.assert_array_equal(open_image(content), Image.open(io.BytesIO(file_server.content)).convert("RGB"))
+    file_server.acts = [status(302, Location=file_server.where)]
+    assert fetch_image(image_url) == file_server.content
 
 
 @pytest.mark.parametrize(
@@ -221,10 +221,10 @@ def test_the_bytes_are_those_of_the_file_also_after_a_redirect(server, url):
         ([slowly], {"timeout": 0.1}, "127.0.0.1"),
     ],
 )
-def test_failures_are_one_line(server, url, acts, options, words):
-    server.acts = acts
+def test_failures_are_one_line(file_server, image_url, acts, options, words):
+    file_server.acts = acts
     with pytest.raises(ImageError, match=words) as caught:
-        fetch_image(url, **options)
+        fetch_image(image_url, **options)
     assert "\n" not in str(caught.value)
 
 

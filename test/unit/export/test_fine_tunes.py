@@ -59,12 +59,12 @@ def saved(content: Any) -> bytes:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """The server of a publisher; downloads and models go to the current folder."""
     monkeypatch.chdir(tmp_path)
-    with Server() as server, server.running():
-        server.where = "/weights/fine-tune.pt?download=1"
-        yield server
+    with Server() as publisher, publisher.running():
+        publisher.where = "/weights/fine-tune.pt?download=1"
+        yield publisher
 
 
 def setup(server: Server, family: str, *options: str) -> int:
@@ -85,13 +85,13 @@ def written(folder: Path) -> set[str]:
     ],
 )
 def test_the_masks_are_the_official_ones(
-    server: Server, tmp_path: Path, images: Path, capsys: pytest.CaptureFixture[str], family: str, layout: str
+    publisher: Server, tmp_path: Path, images: Path, capsys: pytest.CaptureFixture[str], family: str, layout: str
 ) -> None:
     official = official_of(family)
-    server.content = saved(LAYOUTS[layout](official.state_dict()))
-    assert setup(server, family, "--name", "cells") == 0
+    publisher.content = saved(LAYOUTS[layout](official.state_dict()))
+    assert setup(publisher, family, "--name", "cells") == 0
     said = capsys.readouterr()
-    assert said.out == f"{hashlib.sha256(server.content).hexdigest()}  checkpoints/cells.pt\n"
+    assert said.out == f"{hashlib.sha256(publisher.content).hexdigest()}  checkpoints/cells.pt\n"
     assert said.err.count("decoder of instance segmentation, which is left out") == (layout == "micro-sam")
     assert "cells/config.pbtxt" in written(tmp_path / "models")
     files = {role: tmp_path / f"models/cells_{role}/1/model.onnx" for role in ("encoder", "decoder")}
@@ -102,14 +102,14 @@ def test_the_masks_are_the_official_ones(
 
 
 def test_a_name_of_the_catalogue(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    publisher: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The publisher states an XXH128; the models have the name of the fine-tune."""
-    server.content = saved(micro_sam(official_of("sam1").state_dict()))
+    publisher.content = saved(micro_sam(official_of("sam1").state_dict()))
     row = replace(
         catalogue.find("sam1", "vit_b_lm"),
-        url=f"{server.url}{server.where}",
-        other_hash=f"xxh128:{xxhash.xxh128_hexdigest(server.content)}",
+        url=f"{publisher.url}{publisher.where}",
+        other_hash=f"xxh128:{xxhash.xxh128_hexdigest(publisher.content)}",
     )
     monkeypatch.setattr(catalogue, "catalogue", lambda: (row,))
     assert main(["setup", "sam1", "vit_b_lm", "--model-repository", "models", "-q"]) == 0
@@ -124,7 +124,7 @@ def test_a_name_of_the_catalogue(
     assert "other.pt" not in {path.name for path in Path("checkpoints").iterdir()}
 
 
-def test_a_file_on_the_disk(server: Server, tmp_path: Path) -> None:
+def test_a_file_on_the_disk(publisher: Server, tmp_path: Path) -> None:
     Path("mine.bin").write_bytes(saved(official_of("mobilesam").state_dict()))
     command = ["setup", "mobilesam", "--checkpoint", "mine.bin", "--model-repository", "models", "-q"]
     assert main(command) == 0
@@ -145,10 +145,10 @@ def test_a_file_on_the_disk(server: Server, tmp_path: Path) -> None:
     ],
 )
 def test_files_that_cannot_be_served_leave_nothing_behind(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, options: list[str], error: str
+    publisher: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, options: list[str], error: str
 ) -> None:
-    server.content = change(saved({"model": official_of("sam1").state_dict()}))
-    assert setup(server, "sam1", "-q", *options) == 1
+    publisher.content = change(saved({"model": official_of("sam1").state_dict()}))
+    assert setup(publisher, "sam1", "-q", *options) == 1
     said = capsys.readouterr()
     assert error in said.err
     assert said.err.count("\n") == 1
@@ -156,11 +156,11 @@ def test_files_that_cannot_be_served_leave_nothing_behind(
     assert written(tmp_path) == set()
 
 
-def test_a_file_that_was_there_before_is_used_and_kept(server: Server, tmp_path: Path) -> None:
+def test_a_file_that_was_there_before_is_used_and_kept(publisher: Server, tmp_path: Path) -> None:
     Path("checkpoints").mkdir()
     Path("checkpoints/fine-tune.pt").write_bytes(b"precious")
-    assert setup(server, "sam1", "-q") == 1
-    assert server.requests == []
+    assert setup(publisher, "sam1", "-q") == 1
+    assert publisher.requests == []
     assert written(tmp_path) == {"checkpoints/fine-tune.pt"}
 
 
@@ -203,7 +203,7 @@ SAM20 = {
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, SAM20], ids=["MedSAM2", "SAM2.0"])
 def test_videos_have_the_official_masks(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool]
+    publisher: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool]
 ) -> None:
     """MedSAM2 is SAM2.1 at 512 pixels. SAM2.0 lacks three tensors, and its settings say so."""
     from omegaconf import OmegaConf
@@ -218,8 +218,8 @@ def test_videos_have_the_official_masks(
     OmegaConf.save(config, tmp_path / "official.yaml")
     official = official_of("sam2", str(tmp_path / "official.yaml"), 512)
     assert ("no_obj_embed_spatial" in official.state_dict()) is not bool(changes)
-    server.content = saved({"model": official.state_dict()})
-    assert setup(server, "sam2", "--image-size", "512", "--name", "volumes", "-q") == 0
+    publisher.content = saved({"model": official.state_dict()})
+    assert setup(publisher, "sam2", "--image-size", "512", "--name", "volumes", "-q") == 0
     config_name = read_metadata(tmp_path / "models/volumes_encoder/1/model.onnx")["triton_sam.config"]
     assert config_name == ("sam2_hiera_micro" if changes else "sam2.1_hiera_micro")
     assert "volumes_video/1/model.py" in written(tmp_path / "models")

@@ -45,14 +45,14 @@ def sdk(monkeypatch):
 
 
 @pytest.fixture
-def server():
-    with VideoServer() as server:
-        yield server
+def video_server():
+    with VideoServer() as video_server:
+        yield video_server
 
 
 @pytest.fixture
-def tracker(server):
-    return Tracker(SAM2VideoClient(server.url, retries=0))
+def tracker(video_server):
+    return Tracker(SAM2VideoClient(video_server.url, retries=0))
 
 
 @pytest.fixture(scope="module")
@@ -91,22 +91,22 @@ def is_equal(found, masks):
 
 
 @pytest.mark.parametrize("lost", [(), (3, 11, 20)])
-def test_masks_equal_those_of_the_video_at_once_also_after_lost_sessions(tracker, server, expected, lost):
+def test_masks_equal_those_of_the_video_at_once_also_after_lost_sessions(tracker, video_server, expected, lost):
     states = begin(tracker)
     for index in range(1, COUNT):
         if index in lost:
-            server.lose_sessions()
-            server.lose_frames()
+            video_server.lose_sessions()
+            video_server.lose_frames()
         assert is_equal(follow(tracker, states, index), expected[index]), index
-    assert len(server.sessions) == 1
+    assert len(video_server.sessions) == 1
 
 
-def test_each_frame_is_tracked_once_for_all_its_objects(tracker, server):
+def test_each_frame_is_tracked_once_for_all_its_objects(tracker, video_server):
     states = begin(tracker)
     for index in (1, 2, 3):
         follow(tracker, states, index)
         follow(tracker, states[:1], index)  # once more
-    assert server.tracked == [1, 2, 3]
+    assert video_server.tracked == [1, 2, 3]
 
 
 def test_an_object_cannot_leave_the_frames_of_the_others(tracker):
@@ -118,12 +118,12 @@ def test_an_object_cannot_leave_the_frames_of_the_others(tracker):
     follow(tracker, [boxed], 1)
 
 
-def test_sessions_end_with_their_states(tracker, server):
+def test_sessions_end_with_their_states(tracker, video_server):
     states = begin(tracker)
-    assert len(server.sessions) == 1
+    assert len(video_server.sessions) == 1
     del states
     gc.collect()
-    wait_until(lambda: not server.sessions)
+    wait_until(lambda: not video_server.sessions)
 
 
 def test_shapes_and_frames_that_cannot_be_tracked(tracker):

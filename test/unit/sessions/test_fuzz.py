@@ -300,31 +300,31 @@ def send(server, session_id, operation, arguments, inputs):
 
 
 @pytest.fixture
-def server():
-    server = Server()
-    yield server
-    server.threads.shutdown()
+def video_sessions():
+    video_sessions = Server()
+    yield video_sessions
+    video_sessions.threads.shutdown()
 
 
-def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(server):
+def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(video_sessions):
     rng, counts = random.Random(1), Counter()
     for _ in range(300):
-        lone, session = server.start(num_frames=6), server.start(num_frames=6)
+        lone, session = video_sessions.start(num_frames=6), video_sessions.start(num_frames=6)
         session.click(0)
         step = 2
         for _ in range(20):
             operation, arguments, inputs = request_of(rng, step)
             name = rng.choice([session.id] * 15 + ["", "unknown"])
-            refusal = send(server, name, operation, arguments, inputs)
+            refusal = send(video_sessions, name, operation, arguments, inputs)
             counts[operation if operation in ARGUMENTS else "none", refusal] += 1
-            for each in server.model.sessions.by_id.values():
+            for each in video_sessions.model.sessions.by_id.values():
                 kept_bytes(each.tracker)
             step += name == session.id and not refusal and operation in WITH_STEP and arguments["step"] == step
         lone.click(0)
         assert lone.track(range(3)).keys() == {(0, 1), (1, 1), (2, 1)}
         for each in (lone.id, session.id):
-            send(server, each, "close_session", {}, {})
-        assert len(server.model.sessions.by_id) == 0
+            send(video_sessions, each, "close_session", {}, {})
+        assert len(video_sessions.model.sessions.by_id) == 0
     # Otherwise this test would prove little.
     answered = {operation for operation, refusal in counts if not refusal}
     assert answered == set(video.OPERATIONS) - {video.FIND}, counts  # SAM2 has no models for words
@@ -332,9 +332,9 @@ def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(server)
     assert {code for _, code in counts} >= {"BAD_PROMPT", "BAD_REQUEST", "UNKNOWN_SESSION_ID", "BAD_IMAGE"}, counts
 
 
-def test_any_bytes_as_arguments_are_refused(server):
+def test_any_bytes_as_arguments_are_refused(video_sessions):
     rng = random.Random(3)
     for _ in range(300):
         content = rng.choice([rng.randbytes(rng.randrange(1, 30)), json.dumps([junk(rng)]).encode()])
-        reply = server.model.answer({video.OPERATION: text(b"start_session"), video.ARGUMENTS: text(content)})
+        reply = video_sessions.model.answer({video.OPERATION: text(b"start_session"), video.ARGUMENTS: text(content)})
         assert refusal_of(reply, content), content

@@ -203,7 +203,7 @@ class Server:
 
 
 @pytest.fixture
-def server():
+def image_model():
     return Server()
 
 
@@ -211,71 +211,71 @@ def server():
     ("objects", "fit", "calls"),
     [(64, 16, [64, 32, 16, 16, 32, 16, 16]), (7, 1, [7, 4, 2, 1, 1, 2, 1, 1, 3, 2, 1, 1, 1])],
 )
-def test_many_objects_are_halved_until_they_fit(server, objects, fit, calls):
-    expected = server.click(objects).tensors
-    server.models.objects.clear()
-    server.models.decoder_fits = lambda objects: objects <= fit
-    reply = server.click(objects)
+def test_many_objects_are_halved_until_they_fit(image_model, objects, fit, calls):
+    expected = image_model.click(objects).tensors
+    image_model.models.objects.clear()
+    image_model.models.decoder_fits = lambda objects: objects <= fit
+    reply = image_model.click(objects)
     assert reply.error is None
-    assert server.models.objects == calls
+    assert image_model.models.objects == calls
     for name in ("masks", "iou_predictions"):
         np.testing.assert_array_equal(reply.tensors[name], expected[name])
-    assert server.state == (IMAGES, IMAGES * NBYTES)
+    assert image_model.state == (IMAGES, IMAGES * NBYTES)
 
 
 @pytest.mark.parametrize("objects", [1, 64])
-def test_a_decode_that_never_fits_keeps_half_of_the_images_and_the_limit(server, objects):
-    server.models.decoder_fits = lambda objects: False
+def test_a_decode_that_never_fits_keeps_half_of_the_images_and_the_limit(image_model, objects):
+    image_model.models.decoder_fits = lambda objects: False
     for _ in range(20):
-        assert "Failed to allocate memory" in str(server.click(objects, image=IMAGES - 1).error)
-    assert server.state == (IMAGES // 2, IMAGES * NBYTES)
-    server.models.decoder_fits = lambda objects: True
-    assert server.click(objects, image=IMAGES - 1).error is None
+        assert "Failed to allocate memory" in str(image_model.click(objects, image=IMAGES - 1).error)
+    assert image_model.state == (IMAGES // 2, IMAGES * NBYTES)
+    image_model.models.decoder_fits = lambda objects: True
+    assert image_model.click(objects, image=IMAGES - 1).error is None
 
 
-def test_a_decode_evicts_no_image_that_it_needs(server):
+def test_a_decode_evicts_no_image_that_it_needs(image_model):
     """Evicting the only image would free nothing, because the running request holds it."""
-    while len(server.cache) > 1:
-        server.cache.remove_oldest()
-    server.models.decoder_fits = lambda objects: False
-    assert server.click(1, image=IMAGES - 1).error is not None
-    assert len(server.cache) == 1
+    while len(image_model.cache) > 1:
+        image_model.cache.remove_oldest()
+    image_model.models.decoder_fits = lambda objects: False
+    assert image_model.click(1, image=IMAGES - 1).error is not None
+    assert len(image_model.cache) == 1
 
 
-def test_where_eviction_helps_the_limit_stays_lower(server):
+def test_where_eviction_helps_the_limit_stays_lower(image_model):
     room = 5
-    server.models.encoder_fits = lambda: len(server.cache) < room
-    reply = server.upload(100)
+    image_model.models.encoder_fits = lambda: len(image_model.cache) < room
+    reply = image_model.upload(100)
     assert reply.error is None
     assert reply.counts["cache_evictions"] == IMAGES - room + 2  # one more leaves room for the image itself
-    assert server.state == (room - 1, (room - 1) * NBYTES)
+    assert image_model.state == (room - 1, (room - 1) * NBYTES)
     for number in range(20):  # from here on no call runs out of memory
-        assert server.upload(200 + number).counts["cache_evictions"] == 1
-    server.models.decoder_fits = lambda objects: len(server.cache) < room - 1
-    server.ids[0] = server.upload(219).tensors["image_id"]
-    assert server.click(1).error is None
-    assert server.state == (room - 2, (room - 2) * NBYTES)
+        assert image_model.upload(200 + number).counts["cache_evictions"] == 1
+    image_model.models.decoder_fits = lambda objects: len(image_model.cache) < room - 1
+    image_model.ids[0] = image_model.upload(219).tensors["image_id"]
+    assert image_model.click(1).error is None
+    assert image_model.state == (room - 2, (room - 2) * NBYTES)
 
 
-def test_a_lower_limit_can_be_lowered_again(server):
+def test_a_lower_limit_can_be_lowered_again(image_model):
     """Each success begins anew, so that memory can shrink to any size in steps of a half."""
     for room in (6, 4, 3, 2, 1):
-        server.models.encoder_fits = lambda room=room: len(server.cache) < room
-        assert server.upload(100 + room).error is None
-    assert server.state == (1, NBYTES)
+        image_model.models.encoder_fits = lambda room=room: len(image_model.cache) < room
+        assert image_model.upload(100 + room).error is None
+    assert image_model.state == (1, NBYTES)
 
 
-def test_an_evicted_image_frees_its_memory_at_once(server):
+def test_an_evicted_image_frees_its_memory_at_once(image_model):
     """Shared memory would run out before the garbage collector looks for circular references."""
-    image = weakref.ref(server.cache.get(server.ids[0][0].decode()))
+    image = weakref.ref(image_model.cache.get(image_model.ids[0][0].decode()))
     gc.disable()
     try:
-        server.click(1)
-        server.models.decoder_fits = lambda objects: objects <= 1
-        server.click(7)
-        server.models.decoder_fits = lambda objects: False
-        assert server.click(7).error is not None
-        while server.cache.remove_oldest():
+        image_model.click(1)
+        image_model.models.decoder_fits = lambda objects: objects <= 1
+        image_model.click(7)
+        image_model.models.decoder_fits = lambda objects: False
+        assert image_model.click(7).error is not None
+        while image_model.cache.remove_oldest():
             pass
         assert image() is None
     finally:

@@ -5,9 +5,9 @@ from support.video_server import FACES, VideoServer
 
 
 @pytest.fixture
-def server():
-    with VideoServer() as server:
-        yield server
+def video_server():
+    with VideoServer() as video_server:
+        yield video_server
 
 
 @pytest.fixture(params=FACES)

@@ -28,36 +28,36 @@ async def opened(server, source=FRAMES, **options):
 
 
 @pytest.fixture
-def server():
-    with VideoServer(max_sessions=300) as server:
-        yield server
+def roomy_server():
+    with VideoServer(max_sessions=300) as roomy_server:
+        yield roomy_server
 
 
-def test_the_client_tells_whether_the_model_is_ready(server):
+def test_the_client_tells_whether_the_model_is_ready(roomy_server):
     async def ask(**options):
         async with AsyncSAM2VideoClient(**options) as client:
             return await client.is_ready()
 
-    assert asyncio.run(ask(url=server.url))
-    assert not asyncio.run(ask(url=server.url, variant="sam2_other"))
+    assert asyncio.run(ask(url=roomy_server.url))
+    assert not asyncio.run(ask(url=roomy_server.url, variant="sam2_other"))
     for scheme in ("http", "grpc"):  # nothing listens there
         assert not asyncio.run(ask(url=f"{scheme}://127.0.0.1:9", timeout=5))
 
 
-def test_a_cancelled_task_leaves_the_session_certain(server):
+def test_a_cancelled_task_leaves_the_session_certain(roomy_server):
     """The request under way ends on the server; the next call goes on from there, and no session is restored."""
 
     async def run():
-        async with opened(server) as video:
+        async with opened(roomy_server) as video:
             await video.add(0, 1, points=[[1, 1]])
             started = asyncio.Event()
             loop = asyncio.get_running_loop()
 
             def tell(number):
-                if server.operation(number) == "propagate" and len(server.tracked) == 2:
+                if roomy_server.operation(number) == "propagate" and len(roomy_server.tracked) == 2:
                     loop.call_soon_threadsafe(started.set)
 
-            server.before = tell
+            roomy_server.before = tell
 
             async def consume():
                 async for _ in video.propagate():
@@ -73,13 +73,13 @@ def test_a_cancelled_task_leaves_the_session_certain(server):
             assert video.restored == 0
 
     asyncio.run(run())
-    assert server.tracked == [0, 1, 2, 3, 4]
+    assert roomy_server.tracked == [0, 1, 2, 3, 4]
 
 
-def test_progress_is_counted_in_the_thread_of_the_event_loop(server):
+def test_progress_is_counted_in_the_thread_of_the_event_loop(roomy_server):
     async def run():
         told = []
-        async with opened(server) as video:
+        async with opened(roomy_server) as video:
             await video.add(0, 1, points=[[1, 1]])
             count = video.propagate(count=2, on_progress=lambda *counts: told.append((*counts, threading.get_ident())))
             assert [frame async for frame, _ in count] == [0, 1]
@@ -89,7 +89,7 @@ def test_progress_is_counted_in_the_thread_of_the_event_loop(server):
 
 
 @pytest.mark.slow
-def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video_does_not(server):
+def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video_does_not(roomy_server):
     """The threads of a client end with it."""
 
     def is_running():
@@ -97,7 +97,7 @@ def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video
         return any(thread.name == "triton-sam-call" for thread in threading.enumerate())
 
     async def open_forgotten():
-        return await AsyncSAM2VideoClient(server.url, retries=0).open(FRAMES)
+        return await AsyncSAM2VideoClient(roomy_server.url, retries=0).open(FRAMES)
 
     async def run():
         video = await open_forgotten()
@@ -108,7 +108,7 @@ def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video
     wait_until(lambda: not is_running())
     asyncio.run(run())
     wait_until(lambda: not is_running())
-    assert server.operations() == ["start_session", "add_prompt", "close_session"]
+    assert roomy_server.operations() == ["start_session", "add_prompt", "close_session"]
 
 
 class CountedFrames(ImageFrames):
@@ -144,25 +144,25 @@ async def cancel_after(tasks, rng):
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_no_session_and_no_source_is_lost_wherever_a_call_dies(server):
+def test_no_session_and_no_source_is_lost_wherever_a_call_dies(roomy_server):
     """Each request fails, or its caller goes away, at random; only a close that fails leaves a session behind."""
     rng = random.Random(5)
     sources, failed_closes = [], []
 
     def fail(number):
         if rng.random() < 0.2:
-            failed_closes.extend([number] if server.operation(number) == "close_session" else [])
+            failed_closes.extend([number] if roomy_server.operation(number) == "close_session" else [])
             raise rng.choice([ServerUnreachableError("gone"), InferenceError("failed"), ZeroDivisionError("a bug")])
 
     async def run():
-        async with AsyncSAM2VideoClient(server.url, retries=0) as client:
-            server.before = fail
+        async with AsyncSAM2VideoClient(roomy_server.url, retries=0) as client:
+            roomy_server.before = fail
             for _ in range(12):
                 await cancel_after([asyncio.create_task(use(client, sources)) for _ in range(5)], rng)
-            server.before = lambda number: None
+            roomy_server.before = lambda number: None
 
     asyncio.run(asyncio.wait_for(run(), 120))
     assert len(sources) > 40  # other tasks were cancelled before they began
     assert all(source.is_closed for source in sources)
-    assert server.operations().count("close_session") > 10
-    assert len(server.sessions) <= len(failed_closes)
+    assert roomy_server.operations().count("close_session") > 10
+    assert len(roomy_server.sessions) <= len(failed_closes)

@@ -12,11 +12,11 @@ FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(12)]
 
 
 @pytest.fixture
-def predictor(server):
-    return SAM2VideoPredictor(SAM2VideoClient(server.url, retries=0))
+def predictor(video_server):
+    return SAM2VideoPredictor(SAM2VideoClient(video_server.url, retries=0))
 
 
-def test_the_calls_of_the_official_notebook(predictor, server):
+def test_the_calls_of_the_official_notebook(predictor, video_server):
     state = predictor.init_state(video_path=FRAMES, offload_video_to_cpu=True)
     assert (state["num_frames"], state["video_height"], state["video_width"]) == (12, 48, 64)
     points, labels = np.array([[10, 20]], np.float32), np.array([1], np.int32)
@@ -62,12 +62,12 @@ def test_passes_have_the_length_of_the_official_ones(predictor):
     assert frames_of(predictor.propagate_in_video(state, start_frame_idx=0, reverse=True)) == []
 
 
-def test_relative_coordinates_are_scaled(predictor, server):
+def test_relative_coordinates_are_scaled(predictor, video_server):
     state = predictor.init_state(FRAMES)
     predictor.add_new_points_or_box(
         state, 0, 1, points=[[0.5, 0.25]], labels=[1], box=[0, 0, 0.5, 1], normalize_coords=False
     )
-    arguments = server.arguments(-1)
+    arguments = video_server.arguments(-1)
     assert arguments["points"] == [[32, 12]]
     assert arguments["box"] == [0, 0, 32, 48]
 

@@ -62,21 +62,21 @@ def test_losing_the_session_at_any_request_changes_no_mask(undisturbed):
             assert len(server.tracked) - len(calm.tracked) <= 5
 
 
-def test_losing_sessions_and_frames_again_and_again_changes_no_mask(server, undisturbed, face):
+def test_losing_sessions_and_frames_again_and_again_changes_no_mask(video_server, undisturbed, face):
     def lose(number):
         if number % 9 == 8:
-            server.lose_sessions()
+            video_server.lose_sessions()
         elif number % 2:
-            server.lose_frames()
+            video_server.lose_frames()
 
-    server.before = lose
-    with face(server, FRAMES, snapshot_every=4, ahead=2) as video:
+    video_server.before = lose
+    with face(video_server, FRAMES, snapshot_every=4, ahead=2) as video:
         assert story(video) == undisturbed[0]
         assert video.restored > 5
-    assert server.sessions == {}
+    assert video_server.sessions == {}
 
 
-def test_a_stream_heals_with_the_frames_that_it_kept(server, undisturbed):
+def test_a_stream_heals_with_the_frames_that_it_kept(video_server, undisturbed):
     """After a loss, frames long gone from the window are needed: prompted ones whose memory is not encoded yet."""
 
     def run(before):
@@ -97,7 +97,7 @@ def test_a_stream_heals_with_the_frames_that_it_kept(server, undisturbed):
     assert run(lambda fresh, number: fresh.lose_sessions() if number == 45 else None) == calm
 
 
-def test_an_answer_that_was_lost_is_not_computed_twice(server, undisturbed):
+def test_an_answer_that_was_lost_is_not_computed_twice(video_server, undisturbed):
     """The client repeats a request; the server knows its step."""
 
     def lose(number):
@@ -106,18 +106,18 @@ def test_an_answer_that_was_lost_is_not_computed_twice(server, undisturbed):
             raise unreachable()
 
     lost = set()
-    server.after = lose
-    with SAM2VideoClient(server.url, retries=1).open(FRAMES, snapshot_every=4, ahead=0) as video:
+    video_server.after = lose
+    with SAM2VideoClient(video_server.url, retries=1).open(FRAMES, snapshot_every=4, ahead=0) as video:
         assert story(video) == undisturbed[0]
     assert len(lost) > 20
-    assert server.tracked == undisturbed[1].tracked
+    assert video_server.tracked == undisturbed[1].tracked
 
 
 @pytest.mark.parametrize(
     ("when", "error"),
     [("before", ServerTimeoutError("late")), ("after", unreachable()), ("after", InferenceError("out of memory"))],
 )
-def test_a_call_that_failed_has_changed_nothing(server, face, error, when):
+def test_a_call_that_failed_has_changed_nothing(video_server, face, error, when):
     """Whether the server has done it or not: the call can be repeated."""
 
     def fail(number):
@@ -126,29 +126,29 @@ def test_a_call_that_failed_has_changed_nothing(server, face, error, when):
             raise error
 
     failing = set()
-    setattr(server, when, fail)
+    setattr(video_server, when, fail)
     said = []
     with VideoServer() as calm:
-        for fresh in (calm, server):
+        for fresh in (calm, video_server):
             with face(fresh, FRAMES, ahead=0) as video:
                 video.add(0, 1, points=[[1, 1]])
                 passed = numbers(video.propagate(count=3))
-                if fresh is server:
-                    failing.add(len(server.requests))
+                if fresh is video_server:
+                    failing.add(len(video_server.requests))
                     with pytest.raises(type(error)):
                         video.add(2, 1, points=[[5, 5]])
-                    failing.add(len(server.requests) + 5)  # inside the restoration of the next call
+                    failing.add(len(video_server.requests) + 5)  # inside the restoration of the next call
                     with pytest.raises(type(error)):
                         list(video.propagate(start=3, count=2))
                 passed += numbers(video.propagate(start=3, count=3))
                 said.append(passed)
     assert said[0] == said[1]
-    assert server.sessions == {}
+    assert video_server.sessions == {}
 
 
-def test_a_server_that_loses_every_session_is_an_error(server):
-    server.after = lambda number: server.lose_sessions()
-    video = open_video(server, FRAMES)
+def test_a_server_that_loses_every_session_is_an_error(video_server):
+    video_server.after = lambda number: video_server.lose_sessions()
+    video = open_video(video_server, FRAMES)
     with pytest.raises(UnknownSessionError, match="all requests of a client must go to one of them"):
         video.add(0, 1, points=[[1, 1]])
-    assert len(server.requests) < 12
+    assert len(video_server.requests) < 12

@@ -23,8 +23,8 @@ from triton_sam.wire import video as wire
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(40)]
 
 
-def test_a_pass_gives_all_objects_in_all_frames(server, face):
-    with face(server, FRAMES) as video:
+def test_a_pass_gives_all_objects_in_all_frames(video_server, face):
+    with face(video_server, FRAMES) as video:
         assert (video.num_frames, video.frame_size, video.object_ids) == (40, (64, 48), [])
         segment = video.add(3, 5, points=[[10, 20]])
         video.add(7, 2, box=[1, 2, 3, 4])
@@ -36,24 +36,24 @@ def test_a_pass_gives_all_objects_in_all_frames(server, face):
         assert [frame for frame, _ in passed] == list(range(3, 40))
         assert all(list(segments) == [5, 2] for _, segments in passed)
         assert all(segments[2].object_index == 1 for _, segments in passed)
-    assert server.sessions == {}
-    assert server.tracked == list(range(3, 40))
+    assert video_server.sessions == {}
+    assert video_server.tracked == list(range(3, 40))
 
 
-def test_each_frame_is_sent_once_and_the_next_ones_before_they_are_tracked(server):
-    with open_video(server, FRAMES, ahead=2) as video:
+def test_each_frame_is_sent_once_and_the_next_ones_before_they_are_tracked(video_server):
+    with open_video(video_server, FRAMES, ahead=2) as video:
         video.add(0, 1, points=[[1, 1]])
         passed = video.propagate()
         next(passed)
-        wait_until(lambda: server.operations().count("add_frames") == 2)
-        assert settled(lambda: server.operations().count("add_frames")) == 2
-        assert server.sent_frames() == [0, 1, 2]
+        wait_until(lambda: video_server.operations().count("add_frames") == 2)
+        assert settled(lambda: video_server.operations().count("add_frames")) == 2
+        assert video_server.sent_frames() == [0, 1, 2]
         list(passed)
-    assert server.sent_frames() == list(range(40))
+    assert video_server.sent_frames() == list(range(40))
 
 
-def test_a_frame_behind_the_window_of_a_stream_is_a_clear_error(server):
-    with open_video(server, iter(FRAMES), window=4, ahead=0, snapshot_every=2) as video:
+def test_a_frame_behind_the_window_of_a_stream_is_a_clear_error(video_server):
+    with open_video(video_server, iter(FRAMES), window=4, ahead=0, snapshot_every=2) as video:
         video.add(0, 1, points=[[1, 1]])
         list(video.propagate(count=10))
         with pytest.raises(VideoError, match=r"frame 3 of the stream is gone: .* its last 4 frames, now 6 to 9"):
@@ -61,14 +61,14 @@ def test_a_frame_behind_the_window_of_a_stream_is_a_clear_error(server):
         assert next(video.propagate(start=10))[0] == 10
 
 
-def test_a_damaged_frame_is_an_error_and_the_session_lives_on(server):
+def test_a_damaged_frame_is_an_error_and_the_session_lives_on(video_server):
     def spoil(number):
-        if spoils and wire.FRAMES in server.requests[number].inputs:
+        if spoils and wire.FRAMES in video_server.requests[number].inputs:
             raise InferenceError("sam2_video failed: BAD_IMAGE: the image is damaged")
 
     spoils = []
-    server.before = spoil
-    with open_video(server, FRAMES, ahead=0) as video:
+    video_server.before = spoil
+    with open_video(video_server, FRAMES, ahead=0) as video:
         video.add(0, 1, points=[[1, 1]])
         passed = video.propagate()
         next(passed)
@@ -79,16 +79,16 @@ def test_a_damaged_frame_is_an_error_and_the_session_lives_on(server):
         assert len(list(video.propagate())) == 40
 
 
-def test_cancel_from_another_thread_ends_the_pass_after_its_frame(server, face):
+def test_cancel_from_another_thread_ends_the_pass_after_its_frame(video_server, face):
     reached, go = threading.Event(), threading.Event()
 
     def wait(number):
-        if server.operation(number) == "propagate" and len(server.tracked) == 3:
+        if video_server.operation(number) == "propagate" and len(video_server.tracked) == 3:
             reached.set()
             assert go.wait(60)
 
-    server.before = wait
-    with face(server, FRAMES) as video:
+    video_server.before = wait
+    with face(video_server, FRAMES) as video:
         video.add(0, 1, points=[[1, 1]])
         frames = []
         thread = threading.Thread(target=lambda: frames.extend(frame for frame, _ in video.propagate()))
@@ -98,22 +98,22 @@ def test_cancel_from_another_thread_ends_the_pass_after_its_frame(server, face):
         go.set()
         thread.join(60)
         assert frames == [0, 1, 2, 3]
-        assert server.tracked == frames
+        assert video_server.tracked == frames
         assert [frame for frame, _ in video.propagate(start=4, count=2)] == [4, 5]  # it goes on
 
 
-def test_leaving_the_loop_stops_the_server(server, face):
-    with face(server, FRAMES) as video:
+def test_leaving_the_loop_stops_the_server(video_server, face):
+    with face(video_server, FRAMES) as video:
         video.add(0, 1, points=[[1, 1]])
         for frame, _ in (passed := video.propagate()):
             if frame == 4:
                 break
         passed.close()
-        assert settled(lambda: len(server.requests)) < 16
-        assert server.tracked == [0, 1, 2, 3, 4]
+        assert settled(lambda: len(video_server.requests)) < 16
+        assert video_server.tracked == [0, 1, 2, 3, 4]
 
 
-def test_a_source_that_waits_for_its_next_frame_can_be_cancelled(server):
+def test_a_source_that_waits_for_its_next_frame_can_be_cancelled(video_server):
     release = threading.Event()
 
     def camera():
@@ -121,7 +121,7 @@ def test_a_source_that_waits_for_its_next_frame_can_be_cancelled(server):
         yield FRAMES[1]
         release.wait(60)
 
-    with open_video(server, camera()) as video:
+    with open_video(video_server, camera()) as video:
         video.add(0, 1, points=[[1, 1]])
         frames = []
         thread = threading.Thread(target=lambda: frames.extend(frame for frame, _ in video.propagate()))
@@ -133,10 +133,10 @@ def test_a_source_that_waits_for_its_next_frame_can_be_cancelled(server):
         release.set()
 
 
-def test_every_nth_frame_is_a_video_of_fewer_frames(server):
+def test_every_nth_frame_is_a_video_of_fewer_frames(video_server):
     with (
         VideoServer() as thinned,
-        open_video(server, FRAMES, every=5) as video,
+        open_video(video_server, FRAMES, every=5) as video,
         open_video(thinned, FRAMES[::5]) as short,
     ):
         assert video.num_frames == 40
@@ -150,9 +150,9 @@ def test_every_nth_frame_is_a_video_of_fewer_frames(server):
             video.add(12, 1, points=[[1, 1]])
 
 
-def test_the_default_start_is_the_first_prompt_at_a_frame_not_tracked_before(server):
+def test_the_default_start_is_the_first_prompt_at_a_frame_not_tracked_before(video_server):
     """As in the official predictor: a correction of a tracked frame is not one to start from."""
-    with open_video(server, FRAMES) as video:
+    with open_video(video_server, FRAMES) as video:
         video.add(10, 1, points=[[1, 1]])
         list(video.propagate(reverse=True))
         video.add(5, 1, points=[[1, 1]])
@@ -161,8 +161,8 @@ def test_the_default_start_is_the_first_prompt_at_a_frame_not_tracked_before(ser
         assert next(video.propagate())[0] == 7
 
 
-def test_cancel_does_nothing_to_a_pass_that_another_thread_has_just_cancelled(server, monkeypatch):
-    with open_video(server, FRAMES) as video:
+def test_cancel_does_nothing_to_a_pass_that_another_thread_has_just_cancelled(video_server, monkeypatch):
+    with open_video(video_server, FRAMES) as video:
         video.add(0, 1, points=[[1, 1]])
         passed = video.propagate()
         next(passed)
@@ -174,7 +174,7 @@ def test_cancel_does_nothing_to_a_pass_that_another_thread_has_just_cancelled(se
 
 
 @pytest.mark.parametrize("kind", [SAM2VideoClient, AsyncSAM2VideoClient])
-def test_both_clients_wait_for_a_busy_server_if_they_should(server, kind):
+def test_both_clients_wait_for_a_busy_server_if_they_should(video_server, kind):
     """The first three requests are refused because all sessions are in use."""
 
     def refuse(number):
@@ -182,25 +182,25 @@ def test_both_clients_wait_for_a_busy_server_if_they_should(server, kind):
             raise refusal("BUSY", "UNAVAILABLE")
 
     async def open_and_close(**options):
-        client = kind(server.url, retries=0, **options)
+        client = kind(video_server.url, retries=0, **options)
         opened = client.open(FRAMES[:1])
         video = await opened if kind is AsyncSAM2VideoClient else opened
         await (video.aclose() if kind is AsyncSAM2VideoClient else asyncio.to_thread(video.close))
 
-    server.before = refuse
+    video_server.before = refuse
     with pytest.raises(ServerBusyError, match="words of the server"):
         asyncio.run(open_and_close())
     asyncio.run(open_and_close(busy="wait", timeout=30))
-    assert server.operations() == ["start_session"] * 4 + ["close_session"]
+    assert video_server.operations() == ["start_session"] * 4 + ["close_session"]
 
 
 @pytest.mark.slow
-def test_the_memory_of_the_client_stays_flat(server):
+def test_the_memory_of_the_client_stays_flat(video_server):
     def endless():
         while True:
             yield FRAMES[0]
 
-    with open_video(server, endless(), snapshot_every=4, ahead=2) as video:
+    with open_video(video_server, endless(), snapshot_every=4, ahead=2) as video:
         video.add(0, 1, points=[[1, 1]])
         for frame, _ in video.propagate():
             kept = len(video._frames._read), len(video._flows._journal), len(video._flows._known)
@@ -226,16 +226,16 @@ BAD_PROMPTS = {
 
 
 @pytest.mark.parametrize("message", BAD_PROMPTS)
-def test_a_bad_prompt_is_one_clear_line_and_asks_nothing(server, message):
-    with open_video(server, FRAMES) as video:
-        asked = len(server.requests)
+def test_a_bad_prompt_is_one_clear_line_and_asks_nothing(video_server, message):
+    with open_video(video_server, FRAMES) as video:
+        asked = len(video_server.requests)
         with pytest.raises(PromptError, match=message):
             video.add(**{"frame": 0, "object_id": 1, **BAD_PROMPTS[message]})
-        assert len(server.requests) == asked
+        assert len(video_server.requests) == asked
 
 
-def test_bad_calls_are_clear_errors(server):
-    with open_video(server, FRAMES) as video:
+def test_bad_calls_are_clear_errors(video_server):
+    with open_video(video_server, FRAMES) as video:
         with pytest.raises(PromptError, match="there is nothing to track: give a prompt"):
             video.propagate()
         with pytest.raises(PromptError, match="there is no object 4: the video has no objects"):
@@ -249,15 +249,15 @@ def test_bad_calls_are_clear_errors(server):
             video.propagate(count=0)
     for options in ({"ahead": -1}, {"snapshot_every": 0}, {"every": 0}, {"quality": 0}):
         with pytest.raises(ConfigurationError):
-            open_video(server, FRAMES, **options)
+            open_video(video_server, FRAMES, **options)
     with pytest.raises(VideoError, match="the list is empty"):
-        open_video(server, [])
-    assert server.sessions == {}
+        open_video(video_server, [])
+    assert video_server.sessions == {}
 
 
-def test_a_closed_video_begins_no_other_session(server):
-    with open_video(server, FRAMES) as video:
+def test_a_closed_video_begins_no_other_session(video_server):
+    with open_video(video_server, FRAMES) as video:
         pass
     with pytest.raises(ConfigurationError, match="this video is closed: open it again"):
         video.add(0, 1, points=[[1, 1]])
-    assert server.sessions == {}
+    assert video_server.sessions == {}

@@ -124,9 +124,9 @@ def clip() -> list[Image.Image]:
 
 
 @pytest.fixture
-def server() -> Iterator[WordServer]:
-    with WordServer() as server:
-        yield server
+def word_server() -> Iterator[WordServer]:
+    with WordServer() as word_server:
+        yield word_server
 
 
 def open_video(server: WordServer) -> Any:
@@ -163,21 +163,24 @@ def test_one_pass_serves_words_tracker_and_clicks(tmp_path: Path, earlier: bool)
     assert server.finds() == ["sam3_video"] * FRAMES
 
 
-def test_the_objects_are_those_of_two_passes(server: WordServer) -> None:
-    with open_video(server) as video:
-        found = followed(server, video)
+def test_the_objects_are_those_of_two_passes(word_server: WordServer) -> None:
+    with open_video(word_server) as video:
+        found = followed(word_server, video)
     with WordServer(cache_bytes=str(150 << 20)) as small, open_video(small) as video:  # no room for three frames
         assert_equal(found, followed(small, video))
         assert small.passes == {"sam3_encoder": FRAMES, "sam3_concept_encoder": FRAMES}
         assert small.finds() == ["sam3"] * FRAMES
 
 
-def test_the_finder_searches_if_it_has_other_models(server: WordServer) -> None:
-    with open_video(server) as video, SAM2TritonClient(server.url, "sam3", model_name="lite", retries=0) as finder:
+def test_the_finder_searches_if_it_has_other_models(word_server: WordServer) -> None:
+    with (
+        open_video(word_server) as video,
+        SAM2TritonClient(word_server.url, "sam3", model_name="lite", retries=0) as finder,
+    ):
         tracked = track_words(finder, video, "bus")
         with pytest.raises(ModelNotReadyError, match="lite"):
             next(tracked)
-    assert server.finds() == []
+    assert word_server.finds() == []
 
 
 def test_the_finder_searches_if_the_server_of_the_video_lacks_the_models() -> None:
@@ -189,37 +192,37 @@ def test_the_finder_searches_if_the_server_of_the_video_lacks_the_models() -> No
         assert server.finds() == ["sam3"] * FRAMES
 
 
-def test_lost_sessions_and_evicted_frames_change_nothing(server: WordServer) -> None:
-    with open_video(server) as video:
-        expected = followed(server, video)
+def test_lost_sessions_and_evicted_frames_change_nothing(word_server: WordServer) -> None:
+    with open_video(word_server) as video:
+        expected = followed(word_server, video)
         video.reset()
 
         def lose(done: int, _: int) -> None:
             if done == 1:
-                server.videos._model.sessions.by_id.clear()
-            while done == 3 and server.videos._model.images.cache.remove_oldest():
+                word_server.videos._model.sessions.by_id.clear()
+            while done == 3 and word_server.videos._model.images.cache.remove_oldest():
                 pass
 
-        assert_equal(followed(server, video, on_progress=lose), expected)
+        assert_equal(followed(word_server, video, on_progress=lose), expected)
         assert video.restored == 1
 
 
-def test_the_finder_goes_on_if_the_server_that_restores_the_session_cannot_search(server: WordServer) -> None:
-    with open_video(server) as video:
-        expected = followed(server, video)
+def test_the_finder_goes_on_if_the_server_that_restores_the_session_cannot_search(word_server: WordServer) -> None:
+    with open_video(word_server) as video:
+        expected = followed(word_server, video)
         video.reset()
 
         def lose(done: int, _: int) -> None:
             if done == 2:
-                server.videos._model.sessions.by_id.clear()
-                server.videos._model._words = None
+                word_server.videos._model.sessions.by_id.clear()
+                word_server.videos._model._words = None
 
-        assert_equal(followed(server, video, on_progress=lose), expected)
-    assert server.finds()[-4:] == ["sam3_video", *["sam3"] * (FRAMES - 2)]
+        assert_equal(followed(word_server, video, on_progress=lose), expected)
+    assert word_server.finds()[-4:] == ["sam3_video", *["sam3"] * (FRAMES - 2)]
 
 
 def test_no_more_frames_are_sent_ahead_than_the_cache_holds(
-    server: WordServer, monkeypatch: pytest.MonkeyPatch
+    word_server: WordServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead = []
 
@@ -228,10 +231,13 @@ def test_no_more_frames_are_sent_ahead_than_the_cache_holds(
         return frames.look_ahead(order, prepare, most, stop)
 
     monkeypatch.setattr(word_tracking, "look_ahead", look_ahead)
-    with SAM2VideoClient(server.url, model_type="sam3", retries=0) as client, client.open(clip(), ahead=9) as video:
-        assert len(followed(server, video)) == FRAMES
+    with (
+        SAM2VideoClient(word_server.url, model_type="sam3", retries=0) as client,
+        client.open(clip(), ahead=9) as video,
+    ):
+        assert len(followed(word_server, video)) == FRAMES
         video._flows.finds_words = False  # the finder searches
-        followed(server, video)
+        followed(word_server, video)
     assert ahead == [wire.SEARCHED_AHEAD - 1, 9]
 
 
@@ -251,28 +257,28 @@ class Finder:
         return Detections(masks, np.full(len(masks), 0.9, np.float32), np.zeros(len(masks), np.int64))
 
 
-def test_an_object_that_the_rules_remove_is_never_shown_and_leaves_the_session(server: WordServer) -> None:
+def test_an_object_that_the_rules_remove_is_never_shown_and_leaves_the_session(word_server: WordServer) -> None:
     rules = VideoRules(hotstart_delay=4, hotstart_unmatch_thresh=2, hotstart_dup_thresh=2)
     finder: Any = Finder()
-    with open_video(server) as video:
+    with open_video(word_server) as video:
         shown = dict(track_words(finder, video, "bus", rules=rules))
         assert set(video.object_ids) == {object_id for found in shown.values() for object_id in found}
     assert finder.asked == len(shown) == FRAMES
 
 
-def test_a_range_of_frames_and_an_object_from_a_click(server: WordServer) -> None:
-    with open_video(server) as video:
+def test_a_range_of_frames_and_an_object_from_a_click(word_server: WordServer) -> None:
+    with open_video(word_server) as video:
         video.add(1, 9, points=[[500, 900]])
-        shown = followed(server, video, start=1, count=3)
+        shown = followed(word_server, video, start=1, count=3)
     assert list(shown) == [1, 2, 3]
     assert all({9, 10} <= found.keys() for found in shown.values())
     assert shown[1][9].label == ""
 
 
-def test_an_object_that_the_caller_adds_meanwhile_keeps_its_id(server: WordServer) -> None:
+def test_an_object_that_the_caller_adds_meanwhile_keeps_its_id(word_server: WordServer) -> None:
     finder: Any = Finder()  # finds another object in frame 1
     labels = {}
-    with open_video(server) as video:
+    with open_video(word_server) as video:
         for frame, found in track_words(finder, video, "bus", rules=VideoRules(hotstart_delay=0)):
             if frame == 0:
                 assert list(found) == [1]
@@ -306,12 +312,12 @@ def test_memory_is_flat_over_200_frames() -> None:
     assert last - first < results // 20
 
 
-def test_an_error_in_a_late_frame_loses_no_earlier_one(server: WordServer, tmp_path: Path) -> None:
+def test_an_error_in_a_late_frame_loses_no_earlier_one(word_server: WordServer, tmp_path: Path) -> None:
     (tmp_path / "damaged.png").write_bytes(b"no image")
     seen: list[int] = []
     with (
-        SAM2VideoClient(server.url, model_type="sam3", retries=0) as client,
-        SAM2TritonClient(server.url, "sam3", retries=0) as finder,
+        SAM2VideoClient(word_server.url, model_type="sam3", retries=0) as client,
+        SAM2TritonClient(word_server.url, "sam3", retries=0) as finder,
         client.open([*clip()[:4], tmp_path / "damaged.png"]) as video,
         pytest.raises(VideoError, match="frame 4"),
     ):
@@ -319,9 +325,9 @@ def test_an_error_in_a_late_frame_loses_no_earlier_one(server: WordServer, tmp_p
     assert seen == [0, 1, 2, 3]
 
 
-def test_cancelling_ends_the_search(server: WordServer) -> None:
+def test_cancelling_ends_the_search(word_server: WordServer) -> None:
     seen = []
-    with open_video(server) as video, SAM2TritonClient(server.url, "sam3", retries=0) as finder:
+    with open_video(word_server) as video, SAM2TritonClient(word_server.url, "sam3", retries=0) as finder:
         for frame, _ in track_words(finder, video, "bus", rules=RULES):
             seen.append(frame)
             video.cancel()
@@ -334,8 +340,8 @@ def search(video: Video, frame: int = 0, **query: Any) -> Any:
     return video._carry(operation, (contract.MASKS,))
 
 
-def test_an_answer(server: WordServer) -> None:
-    with open_video(server) as video:
+def test_an_answer(word_server: WordServer) -> None:
+    with open_video(word_server) as video:
         answer = search(video, text=["bus", "car"])
         objects = json.loads(answer[wire.RESULT][0])["objects"]
         assert [(each["text_index"], each["proposal"]) for each in objects] == [(0, 1), (1, 1)]
@@ -344,12 +350,12 @@ def test_an_answer(server: WordServer) -> None:
         assert answer[contract.MASKS].shape == (2, 1, LOW, LOW)
         assert search(video, text=["bus"], threshold=0.99)[contract.MASKS].shape == (0, 1, LOW, LOW)
         # The feature maps of a frame leave the cache after its search, so another one encodes it again.
-        assert server.passes == {"sam3_concept_encoder": 2}
+        assert word_server.passes == {"sam3_concept_encoder": 2}
 
 
-def test_a_wrong_query_is_refused(server: WordServer) -> None:
-    with open_video(server) as video:
+def test_a_wrong_query_is_refused(word_server: WordServer) -> None:
+    with open_video(word_server) as video:
         with pytest.raises(PromptError, match="treshold"):
             search(video, text="bus", treshold=1)
-        assert len(followed(server, video)) == FRAMES  # the session lives on
+        assert len(followed(word_server, video)) == FRAMES  # the session lives on
         assert video.restored == 0

@@ -5,5 +5,5 @@ from support.fake_tracking import Server
 
 
 @pytest.fixture
-def server():
+def video_sessions():
     return Server()

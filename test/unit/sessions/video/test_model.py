@@ -51,17 +51,17 @@ def test_bfloat16_rounds_as_torch_does():
     np.testing.assert_array_equal((stored.astype(np.uint32) << 16).view(np.float32), expected)
 
 
-def test_objects_of_equal_shapes_go_through_one_call(server):
-    session = server.start(num_frames=30)
+def test_objects_of_equal_shapes_go_through_one_call(video_sessions):
+    session = video_sessions.start(num_frames=30)
     for name in (1, 2, 3):
         session.click(0, name)
     session.click(4, 4)
     session.track(range(12))
     # In frame 0, only object 4 is tracked. From then on, it has one memory more than the others, until all have seven.
-    objects = [len(call["memory_ages"]) for call in server.models.attended]
+    objects = [len(call["memory_ages"]) for call in video_sessions.models.attended]
     assert objects[:5] == [1, 3, 1, 3, 1]
     assert objects[-1] == 4
-    assert server.models.encodes == 12
+    assert video_sessions.models.encodes == 12
 
 
 def test_a_batch_that_does_not_fit_is_halved():
@@ -102,27 +102,27 @@ def test_a_call_has_no_more_memories_than_its_model_accepts():
         np.testing.assert_array_equal(masks[1][key], mask)
 
 
-def test_each_step_happens_once(server):
-    session = server.start(num_frames=5)
+def test_each_step_happens_once(video_sessions):
+    session = video_sessions.start(num_frames=5)
     session.click(0)
     first = session.do("propagate", frame_index=0, first=True)
     session.add_frames(1)
     answer = session.do("propagate", frame_index=1)
-    calls = len(server.models.attended)
-    again = server.ask("propagate", session.id, frame_index=1, step=session.step)
+    calls = len(video_sessions.models.attended)
+    again = video_sessions.ask("propagate", session.id, frame_index=1, step=session.step)
     np.testing.assert_array_equal(again["masks"], answer["masks"])
-    assert len(server.models.attended) == calls
-    assert server.counts["repeats"] == 1
+    assert len(video_sessions.models.attended) == calls
+    assert video_sessions.counts["repeats"] == 1
     assert not np.array_equal(first["masks"], answer["masks"])
     for step in (session.step - 1, session.step + 2, session.step + 100):
-        refused(InputError, "expects step 4", server.ask, "propagate", session.id, frame_index=1, step=step)
-    refused(InputError, "expects step 4", server.ask, "reset_session", session.id, step=session.step)
-    refused(InputError, "step must be", server.ask, "reset_session", session.id)
+        refused(InputError, "expects step 4", video_sessions.ask, "propagate", session.id, frame_index=1, step=step)
+    refused(InputError, "expects step 4", video_sessions.ask, "reset_session", session.id, step=session.step)
+    refused(InputError, "step must be", video_sessions.ask, "reset_session", session.id)
     refused(PromptError, "no frame 7", session.do, "propagate", frame_index=7)
     session.do("propagate", frame_index=1)  # a refused request is no step
 
 
-def test_32_sessions_do_not_meet(server):
+def test_32_sessions_do_not_meet(video_sessions):
     def run(session):
         session.click(0, 1, [[session.shift % 19, 3]])
         session.click(0, 2, [[3, 4]])
@@ -131,30 +131,30 @@ def test_32_sessions_do_not_meet(server):
     def sessions(where):
         return [Client(where, where.start(num_frames=8).result, shift=number) for number in range(32)]
 
-    together = sessions(server)
-    refused(ServerBusyError, "32 video sessions are open", server.start)
+    together = sessions(video_sessions)
+    refused(ServerBusyError, "32 video sessions are open", video_sessions.start)
     with ThreadPoolExecutor(16) as threads:
         masks = list(threads.map(run, together))
     for number, session in enumerate(sessions(Server())):
         for key, mask in run(session).items():
             np.testing.assert_array_equal(masks[number][key], mask)
     assert len({mask[7, 1].tobytes() for mask in masks}) == 32
-    server.ask("close_session", together[0].id)
+    video_sessions.ask("close_session", together[0].id)
     refused(UnknownSessionError, "unknown or expired video session", together[0].track, [0])
-    server.start()
+    video_sessions.start()
 
 
 @pytest.mark.parametrize("frames", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_many_frames_take_no_more_memory(server, frames):
-    session = server.start()
+def test_many_frames_take_no_more_memory(video_sessions, frames):
+    session = video_sessions.start()
     session.click(0)
-    (tracker,) = [each.tracker for each in server.model.sessions.by_id.values()]
+    (tracker,) = [each.tracker for each in video_sessions.model.sessions.by_id.values()]
     sizes_seen, file = [], np.array([frame_file(0)], np.object_)
     for frame in range(frames):
-        server.models.attended.clear()
-        server.models.decoded.clear()
-        server.models.remembered.clear()
-        server.ask(
+        video_sessions.models.attended.clear()
+        video_sessions.models.decoded.clear()
+        video_sessions.models.remembered.clear()
+        video_sessions.ask(
             "propagate",
             session.id,
             {"frames": file},
@@ -170,7 +170,7 @@ def test_many_frames_take_no_more_memory(server, frames):
     assert len(memory.tracked) == STREAM_FRAMES + 1
     assert len(memory.frames.runs) == 1
     assert (
-        len(server.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0])
+        len(video_sessions.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0])
         < 9 * (MEMORY + LOGITS) + 20 * POINTER + 4000
     )
 
@@ -228,8 +228,8 @@ def test_frames_that_are_not_there_are_asked_for():
     assert list(rows(answer)) == [(0, 1)]
 
 
-def test_every_answer_names_the_objects_and_where_a_pass_starts(server):
-    session = server.start(num_frames=9)
+def test_every_answer_names_the_objects_and_where_a_pass_starts(video_sessions):
+    session = video_sessions.start(num_frames=9)
     assert session.result["first_prompted_frame"] is None
     answers = [session.click(4), session.click(2, 2)]
     session.track(range(2, 6))
@@ -269,30 +269,36 @@ WRONG = {  # words of the error: its type, operation, argument, its wrong values
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_bad_arguments_are_one_error_each(server, words):
+def test_bad_arguments_are_one_error_each(video_sessions, words):
     kind, operation, argument, values = WRONG[words]
-    session = server.start(num_frames=9)
+    session = video_sessions.start(num_frames=9)
     session.add_frames(0)
     step = {"step": 1} if operation in GOOD else {}
     for value in values:
         changed = {argument: value} if argument else {}
-        refused(kind, words, server.ask, operation, session.id, **{**GOOD.get(operation, {}), **step, **changed})
+        refused(
+            kind, words, video_sessions.ask, operation, session.id, **{**GOOD.get(operation, {}), **step, **changed}
+        )
     session.click(0)
     assert len(session.track([0, 1])) == 2  # the session lives on
 
 
-def test_arguments_that_do_not_fit_each_other(server):
-    session = server.start(num_frames=9)
+def test_arguments_that_do_not_fit_each_other(video_sessions):
+    session = video_sessions.start(num_frames=9)
     session.add_frames(0)
-    ask, name, prompt = server.ask, session.id, {"frame_index": 0, "object_id": 1, "box": [1, 1, 5, 5], "step": 1}
+    ask, name, prompt = (
+        video_sessions.ask,
+        session.id,
+        {"frame_index": 0, "object_id": 1, "box": [1, 1, 5, 5], "step": 1},
+    )
     refused(PromptError, "a box comes before", ask, "add_prompt", name, clear_old_points=False, **prompt)
     refused(PromptError, "label -2", ask, "add_prompt", name, points=[[1, 1]], labels=[-2], **prompt)
 
 
-def test_bad_tensors_are_one_error_each(server):
-    session = server.start(num_frames=9)
+def test_bad_tensors_are_one_error_each(video_sessions):
+    session = video_sessions.start(num_frames=9)
     session.add_frames(0)
-    ask, name = server.ask, session.id
+    ask, name = video_sessions.ask, session.id
     prompt = {"frame_index": 0, "object_id": 1, "step": 1}
     refused(PromptError, "size of the frames", ask, "add_prompt", name, {"mask": np.ones((3, 3), bool)}, **prompt)
     refused(PromptError, "mask must be a bool", ask, "add_prompt", name, {"mask": np.ones((3, 0), bool)}, **prompt)
@@ -318,8 +324,8 @@ def test_bad_tensors_are_one_error_each(server):
     refused(InputError, "once", ask, "add_frames", name, twice, frame_indexes=[1, 1])
     refused(VideoError, "one size", session.add_frames, 1, size=(9, 9))
     refused(PromptError, "no frame 9", session.add_frames, 9)
-    sized = server.ask("start_session", frame_size=[7, 7])["result"]["session_id"]
-    refused(VideoError, "one size", Client(server, {"session_id": sized}).add_frames, 0)
+    sized = video_sessions.ask("start_session", frame_size=[7, 7])["result"]["session_id"]
+    refused(VideoError, "one size", Client(video_sessions, {"session_id": sized}).add_frames, 0)
     session.click(0)
 
 

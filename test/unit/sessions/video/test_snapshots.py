@@ -20,9 +20,9 @@ DAMAGED = "the snapshot is damaged, cut off or changed: start a session without 
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_snapshot_at_every_frame_goes_on_with_equal_masks(server, reverse):
+def test_a_snapshot_at_every_frame_goes_on_with_equal_masks(video_sessions, reverse):
     frames = list(range(24))[:: -1 if reverse else 1]
-    session = server.start(num_frames=24)
+    session = video_sessions.start(num_frames=24)
     session.click(frames[0], 1)
     session.click(frames[4], 1, [[9, 9]], labels=[0])
     session.click(frames[2], 2, None, box=[1, 1, 7, 7])
@@ -37,31 +37,33 @@ def test_a_snapshot_at_every_frame_goes_on_with_equal_masks(server, reverse):
         snapshots[frame] = answer["snapshot"]
     assert len(expected) == 3 * 24
     for done, frame in enumerate(frames):
-        other = Client(server, server.ask("start_session", tensors={"snapshot": snapshots[frame]})["result"])
+        other = Client(
+            video_sessions, video_sessions.ask("start_session", tensors={"snapshot": snapshots[frame]})["result"]
+        )
         assert other.result["object_ids"] == [1, 2, 3]
         assert other.result["frame_size"] == list(SIZE)
         got = other.track(frames[done + 1 :], first=False, reverse=reverse)
         again = {**got, **other.track(frames, reverse=reverse)}  # a new pass, from the first prompt
         for key, mask in again.items():
             np.testing.assert_array_equal(mask, expected[key], err_msg=f"{key} after frame {frame}")
-        server.ask("close_session", other.id)
+        video_sessions.ask("close_session", other.id)
 
 
-def test_damaged_snapshots_are_one_error(server):
-    session = server.start(num_frames=20)
+def test_damaged_snapshots_are_one_error(video_sessions):
+    session = video_sessions.start(num_frames=20)
     session.click(0)
     session.track(range(4))
-    content = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
+    content = video_sessions.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
     rng = np.random.default_rng(0)
     damaged = [b"", b"x", content[:-1], content + b"x", content[: len(content) // 2]]
     for place in rng.integers(0, len(content), 40):
         changed = bytearray(content)
         changed[place] ^= 1 << int(rng.integers(8))
         damaged.append(bytes(changed))
-    before = len(server.model.sessions.by_id)
+    before = len(video_sessions.model.sessions.by_id)
     for each in damaged:
-        refused(InputError, DAMAGED, server.ask, "start_session", tensors={"snapshot": text(each)})
-    assert len(server.model.sessions.by_id) == before
+        refused(InputError, DAMAGED, video_sessions.ask, "start_session", tensors={"snapshot": text(each)})
+    assert len(video_sessions.model.sessions.by_id) == before
     other = Server()
     other.model._identity = "other weights"
     refused(InputError, "other models", other.ask, "start_session", tensors={"snapshot": text(content)})
@@ -69,13 +71,13 @@ def test_damaged_snapshots_are_one_error(server):
     refused(PromptError, "max_prompted_frames", few.ask, "start_session", tensors={"snapshot": text(content)})
 
 
-def test_a_hostile_snapshot_with_a_right_hash_is_refused(server):
+def test_a_hostile_snapshot_with_a_right_hash_is_refused(video_sessions):
     from hashlib import blake2b
 
-    session = server.start(num_frames=20)
+    session = video_sessions.start(num_frames=20)
     session.click(0)
     session.track(range(3))
-    content = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
+    content = video_sessions.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
     mark, rest = content.split(b"\n", 1)[0] + b"\n", content.split(b"\n", 1)[1][16:]
     head, data = rest.split(b"\n", 1)
     state = json.loads(head)
@@ -92,7 +94,7 @@ def test_a_hostile_snapshot_with_a_right_hash_is_refused(server):
     for key, value in changes:
         body = json.dumps({**state, key: value}).encode() + b"\n" + data
         made = mark + blake2b(body, digest_size=16).digest() + body
-        refused(InputError, DAMAGED, server.ask, "start_session", tensors={"snapshot": text(made)})
+        refused(InputError, DAMAGED, video_sessions.ask, "start_session", tensors={"snapshot": text(made)})
 
 
 def test_memories_of_another_shape_and_dtype_survive():
@@ -120,9 +122,9 @@ def memory_of(server, session, object_id=1):
 
 
 @pytest.fixture
-def session(server):
+def session(video_sessions):
     """A session with two objects, tracked in frame 1 without memories."""
-    session = server.start(num_frames=20)
+    session = video_sessions.start(num_frames=20)
     session.click(0, 1)
     session.click(0, 2, points=((9, 2),))
     session.add_frames(1)
@@ -130,13 +132,13 @@ def session(server):
     return session
 
 
-def test_absent_objects_are_remembered_as_invisible(server, session):
+def test_absent_objects_are_remembered_as_invisible(video_sessions, session):
     session.do("update_memories", frame_index=1, absent=[2])
-    seen, absent = (memory_of(server, session, object_id).tracked[1] for object_id in (1, 2))
+    seen, absent = (memory_of(video_sessions, session, object_id).tracked[1] for object_id in (1, 2))
     assert absent.memory.astype(np.int64).max() != seen.memory.astype(np.int64).max()
     assert (absent.logits > 0).any()  # the mask itself stays
     again = session.track([2])
-    other = server.start(num_frames=20)
+    other = video_sessions.start(num_frames=20)
     other.click(0, 1)
     other.click(0, 2, points=((9, 2),))
     other.add_frames(1)
@@ -147,15 +149,15 @@ def test_absent_objects_are_remembered_as_invisible(server, session):
     assert (again[2, 2] != without[2, 2]).any()
 
 
-def test_confirmed_objects_count_as_prompted_until_others_follow(server, session):
+def test_confirmed_objects_count_as_prompted_until_others_follow(video_sessions, session):
     session.do("update_memories", frame_index=1, confirmed=[1, 77])
-    assert list(memory_of(server, session, 1).prompted) == [0, 1]
-    assert list(memory_of(server, session, 2).prompted) == [0]
+    assert list(memory_of(video_sessions, session, 1).prompted) == [0, 1]
+    assert list(memory_of(video_sessions, session, 2).prompted) == [0]
     for frame in range(2, 9):
         session.add_frames(frame)
         session.do("propagate", frame_index=frame, remember=False)
         session.do("update_memories", frame_index=frame, confirmed=[1])
-    known = memory_of(server, session, 1)
+    known = memory_of(video_sessions, session, 1)
     assert list(known.prompted) == [0, *range(9 - CONFIRMED_FRAMES, 9)]
     assert sorted(known.tracked) == list(range(1, 9 - CONFIRMED_FRAMES))
     session.click(7, 1, points=((1, 1),))  # a correction takes the place of the confirmed output
@@ -165,17 +167,17 @@ def test_confirmed_objects_count_as_prompted_until_others_follow(server, session
     assert known.tracked[7] is corrected
 
 
-def test_confirmed_frames_respect_the_limit_of_prompted_frames(server, session):
-    tracker = server.model.sessions.by_id[session.id].tracker
+def test_confirmed_frames_respect_the_limit_of_prompted_frames(video_sessions, session):
+    tracker = video_sessions.model.sessions.by_id[session.id].tracker
     tracker.limits = type(tracker.limits)(prompted_frames=1)
     session.do("update_memories", frame_index=1, confirmed=[1])
     assert list(tracker.objects[1].prompted) == [0]
     assert tracker.objects[1].tracked[1].memory is not None
 
 
-def test_prompts_come_before_confirmed_frames(server, session):
+def test_prompts_come_before_confirmed_frames(video_sessions, session):
     """Confirmed frames take the room of prompts, and leave when a prompt needs it, but not for one that is refused."""
-    tracker = server.model.sessions.by_id[session.id].tracker
+    tracker = video_sessions.model.sessions.by_id[session.id].tracker
     memory, logits, pointers = sizes(TABLE)
     window = TABLE.memories * memory + TABLE.pointers * pointers
     tracker.limits = type(tracker.limits)(session_bytes=3 * (2 * (memory + logits + pointers) + window))
@@ -193,21 +195,21 @@ def test_prompts_come_before_confirmed_frames(server, session):
     step = session.step + 1
     prompt = {"frame_index": 3, "object_id": 9, "points": [[1, 1]], "labels": [1], "step": step}
     tracker.limits = replace(tracker.limits, session_bytes=memory)
-    refused(PromptError, "remove objects", server.ask, "add_prompt", session.id, **prompt)
+    refused(PromptError, "remove objects", video_sessions.ask, "add_prompt", session.id, **prompt)
     assert list(tracker.objects[1].prompted) == kept
 
 
-def test_a_correction_is_not_replaced_by_a_confirmed_output(server, session):
+def test_a_correction_is_not_replaced_by_a_confirmed_output(video_sessions, session):
     session.click(1, 1, points=((9, 2),))
-    known = memory_of(server, session, 1)
+    known = memory_of(video_sessions, session, 1)
     corrected = known.new_tracked[1]
     session.do("update_memories", frame_index=1, confirmed=[1])
     session.track([2])
     assert known.tracked[1] is corrected
 
 
-def test_a_frame_that_was_never_tracked_has_no_memories_to_update(server, session):
-    step, ask = session.step + 1, server.ask
+def test_a_frame_that_was_never_tracked_has_no_memories_to_update(video_sessions, session):
+    step, ask = session.step + 1, video_sessions.ask
     text = "frame 2 was not tracked: send propagate"
     refused(PromptError, text, ask, "update_memories", session.id, frame_index=2, step=step)
     session.do("update_memories", frame_index=1, absent=[2])  # the refused request used no step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import threading
 import uuid
@@ -100,8 +99,10 @@ class Dispatcher:
         for job in step.start:
             if job.state is not State.RUNNING:  # a future that was cancelled meanwhile has cancelled it
                 continue
-            with contextlib.suppress(ConfigurationError):  # another thread closes the client, and cancels this job
+            try:
                 job.work.running = self._threads.submit(partial(self._send, job), job.work.context)
+            except ConfigurationError:  # another thread has closed the client
+                job.work.future.cancel()
 
     def _send(self, job: Job[Work[Any]]) -> None:
         work = job.work

@@ -239,3 +239,14 @@ def test_closing_cancels_the_predictions_that_run_and_those_that_wait(threads):
     for job in jobs:
         with pytest.raises(CancelledError):
             job.work.future.result(30)
+
+
+def test_a_prediction_that_begins_while_the_client_closes_is_cancelled(threads):
+    """Its lanes were closed before it was submitted, and its threads before it starts."""
+    dispatcher = Dispatcher(threads, Lanes())
+    dispatcher.close()
+    (job,) = dispatcher.submit([Work(lambda: None)], "lane")
+    threads.close()
+    dispatcher.start()
+    assert job.work.future.cancelled()
+    assert dispatcher.counts("lane")["cancelled"] == 1

@@ -135,8 +135,7 @@ class ImagesInThreads(InThreads):
         from ..everything.search import Found, FoundObjects
         from .everything import to_search
 
-        client = self._client
-        searched = await self._run(to_search, client._pair, image, client._embeddings, parameters)
+        searched = to_search(self._client._pair, image, self._client._embeddings, parameters)
         async with contextlib.aclosing(self.search_steps(*searched)) as steps:
             async for step in steps:
                 if isinstance(step, Found):

@@ -48,13 +48,13 @@ def to_search(
     """Check the arguments of everything(); return the image, the parameters, and the embeddings or handle if known."""
     parameters, chosen = parameters_of(pair.family.name, given), current(image, latest)
     if not isinstance(chosen, ImageEmbeddings):
-        return plain_source(chosen), parameters, None  # an open file can be read only once
+        return chosen, parameters, None
     pair.check_origin(chosen)
     if isinstance(chosen, SessionImage):
         return chosen.remote.content, parameters, chosen
     if parameters.crop_n_layers:
         raise ConfigurationError("crop_n_layers needs the image itself, and not its embeddings: give image=...")
-    return Image.new("1", chosen.image_size), parameters, chosen  # only its size matters
+    return b"", parameters, chosen  # only crops are cut from the image
 
 
 def search(
@@ -69,9 +69,9 @@ def search(
     Closing the generator ends the search, and cancels its requests at Triton.
     """
     image = plain_source(image)  # an open file can be read only once
-    has_only_size = isinstance(image, Image.Image) and not isinstance(embeddings, (SessionImage, type(None)))
-    opened: Any = image if has_only_size else open_image(image)
-    running = search_in_parts(opened, parameters)
+    whole = encode(image) if embeddings is None else embeddings
+    opened: Image.Image | None = None
+    running = search_in_parts(whole.image_size, parameters)
     coming: Iterator[Part] = iter(())
     ahead: deque[Future[Found | None]] = deque()
     answer: Any = None
@@ -84,9 +84,11 @@ def search(
                 return
             answer = None
             if isinstance(asked, Encode):
-                is_known = embeddings is not None and asked.image is opened
-                # The caller's own form of the whole image, so that equal images have equal ids at the server.
-                answer = embeddings if is_known else encode(image if asked.image is opened else asked.image)
+                if asked.crop is None:
+                    answer = whole
+                else:
+                    opened = opened or open_image(image)
+                    answer = encode(opened.crop(asked.crop))
             elif isinstance(asked, NextParts):
                 coming = iter(asked.parts)
             elif isinstance(asked, Part):

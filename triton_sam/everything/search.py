@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from ..families.base import Family, FloatArray, Size
 from ..masks.boxes import Box, mask_to_box, suppressed
@@ -211,9 +210,13 @@ POINTS_PER_REQUEST = 8
 
 @dataclass(frozen=True)
 class Encode:
-    """A request for the embeddings of the image or of a crop. The answer is passed to Part.image unchanged."""
+    """A request for the embeddings of the image or of a crop. The answer is passed to Part.image unchanged.
 
-    image: Image.Image
+    Args:
+        crop: x1, y1, x2, y2 in pixels of the image; None for the whole image.
+    """
+
+    crop: Box | None
 
 
 @dataclass(frozen=True)
@@ -254,20 +257,20 @@ Search = Generator["Encode | NextParts | Part | SearchProgress", Any, Found]
 """A running search. It returns all objects."""
 
 
-def search_in_parts(image: Image.Image, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST) -> Search:
+def search_in_parts(size: Size, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST) -> Search:
     """Search for all objects of an image, and request the masks under a few points at a time.
 
     Args:
+        size: width and height of the image in pixels.
         points_per_request: points in one request for masks, at least 1.
     """
-    crops = list(_crops_with_points(image.size, parameters))
+    crops = list(_crops_with_points(size, parameters))
     total = sum(len(parameters.grid(layer)) for _, layer in crops)
     found, done = Found(), 0
     for crop, layer in crops:
-        part = image if len(crops) == 1 else image.crop(crop)
-        encoded = yield Encode(part)
-        clicks = Clicks(encoded, crop, image.size, parameters, found)
-        points = parameters.grid(layer) * np.array(part.size)
+        encoded = yield Encode(None if crop == (0, 0, *size) else crop)
+        clicks = Clicks(encoded, crop, size, parameters, found)
+        points = parameters.grid(layer) * (crop[2] - crop[0], crop[3] - crop[1])
         starts = range(0, len(points), points_per_request)
         parts = [clicks.part(points[start : start + points_per_request]) for start in starts]
         yield NextParts(parts)

@@ -26,6 +26,7 @@ from triton_sam.cli import main
 from triton_sam.client.aio import AsyncSAM2TritonClient
 from triton_sam.client.flows import ASK_AGAIN_SECONDS
 from triton_sam.everything.parameters import METADATA_KEY, thresholds_in, thresholds_of
+from triton_sam.inputs.images import open_image
 from triton_sam.repository.folder import BUILT_IN_CHECKPOINT
 from triton_sam.sessions.image.everything import read_job, read_part
 from triton_sam.wire import contract
@@ -217,6 +218,16 @@ def test_the_image_that_was_set_is_searched(client):
     assert summary(client.everything(**LOW)) == summary(client.everything(IMAGE, **LOW))
     again = client.everything(client.image_embeddings, **{**LOW, "crop_n_layers": 1})
     assert summary(again) == summary(client.everything(IMAGE, **LOW, crop_n_layers=1))
+
+
+def test_an_image_is_encoded_once_and_opened_for_crops_only(image_server, client, monkeypatch):
+    opened = []
+    monkeypatch.setattr("triton_sam.client.everything.open_image", lambda image: opened.append(1) or open_image(image))
+    client.set_image(IMAGE)
+    client.everything(**LOW)
+    assert not opened
+    client.everything(**LOW, crop_n_layers=1)
+    assert (len(opened), image_server.sent(contract.IMAGE).count(True)) == (1, 1 + 4)
 
 
 def test_an_image_whose_embeddings_are_here_is_searched_without_crops(image_server):

@@ -10,6 +10,7 @@ from PIL import Image
 from support import fuzzing
 from support.fuzzing import EmptyModels, text
 
+from triton_sam.inputs.images import open_image
 from triton_sam.sessions.image.everything import Turns
 from triton_sam.sessions.tasks import TaskCancelledError
 
@@ -115,6 +116,18 @@ def test_layers_without_points_are_skipped(session, models):
     reply = session.find_everything(request(**parameters, **ALL), lambda: False)
     assert reply.error is None
     assert (reply.counts["encodes"], len(models.calls)) == (1, 1)
+
+
+def test_an_image_in_the_cache_is_opened_for_crops_only(session, monkeypatch):
+    opened = []
+    for module in ("image.everything", "images"):
+        name = f"triton_sam.sessions.{module}.open_image"
+        monkeypatch.setattr(name, lambda *arguments: opened.append(1) or open_image(*arguments))
+    counts = []
+    for layers in (0, 0, 1):
+        reply = session.find_everything(request(points_per_side=2, crop_n_layers=layers, **ALL), lambda: False)
+        counts.append((len(opened), reply.counts["encodes"]))
+    assert counts == [(1, 1), (1, 0), (2, 4)]
 
 
 @pytest.mark.parametrize("more", [{}, {"use_m2m": True}], ids=["grid", "refined"])

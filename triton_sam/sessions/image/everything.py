@@ -19,7 +19,7 @@ from PIL import Image
 
 from ...errors import ConfigurationError, InputError
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.search import POINTS_PER_REQUEST, Encode, Found, FoundMask, Part, crop_boxes, search_in_parts, see
+from ...everything.search import POINTS_PER_REQUEST, Encode, Found, FoundMask, Part, search_in_parts, see
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
 from ...inputs.images import open_image
@@ -137,10 +137,11 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
 
 def find_everything(content: bytes, parameters: Parameters, family: Family, networks: JobNetworks) -> Found:
     """Segment all objects of an image file."""
-    opened = open_image(content, FORMATS)
-    _check_points(opened, parameters)
+    _check_points(parameters)
     images, reply = networks.images, networks.reply
-    running = search_in_parts(opened, parameters, max(networks.step, POINTS_PER_REQUEST))
+    whole = images.find(content, reply)
+    opened: Image.Image | None = None
+    running = search_in_parts(whole.image_size, parameters, max(networks.step, POINTS_PER_REQUEST))
     answer: HeldImage | Found | None = None
     while True:
         if networks.stopped():
@@ -152,8 +153,11 @@ def find_everything(content: bytes, parameters: Parameters, family: Family, netw
             return found
         answer = None
         if isinstance(asked, Encode):
-            is_whole = asked.image is opened
-            answer = images.find(content, reply) if is_whole else images.encode_part(asked.image, reply)
+            if asked.crop is None:
+                answer = whole
+            else:
+                opened = opened or open_image(content, FORMATS)
+                answer = images.encode_part(opened.crop(asked.crop), reply)
         elif isinstance(asked, Part):
             answer = see(asked, family, networks.decode)
 
@@ -188,9 +192,8 @@ def _record(found: FoundMask) -> dict[str, Any]:
     }
 
 
-def _check_points(image: Image.Image, parameters: Parameters) -> None:
-    crops = crop_boxes(image.size, parameters.crop_n_layers, parameters.crop_overlap_ratio)
-    count = sum(len(parameters.grid(layer)) for _, layer in crops)
+def _check_points(parameters: Parameters) -> None:
+    count = sum(4**layer * len(parameters.grid(layer)) for layer in range(parameters.crop_n_layers + 1))
     if count > contract.MAX_JOB_POINTS:
         raise InputError(f"{count} points in all crops: a request may have at most {contract.MAX_JOB_POINTS}")
 

@@ -22,7 +22,7 @@ from ..families.base import Size
 from ..masks.coco import coco_object
 from ..masks.rle import BoolArray, rle_to_mask
 from ..masks.segment import Segment
-from .sources import ImageItem, Skipped
+from .sources import MANIFEST, SHARDS, ImageItem, Skipped
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,6 @@ class ImageRecord:
             raise ValueError(f"not the record of an image: {error}") from error
 
 
-MANIFEST = "manifest.json"
-SHARDS = "shards"
 ERRORS = "errors.jsonl"
 SKIPPED = "skipped.jsonl"
 SHARD_SIZE = 16
@@ -136,10 +134,7 @@ class RunFolder:
         Args:
             part: lock only this part, while other processes lock theirs. None: lock the whole folder.
         """
-        with contextlib.suppress(FileExistsError):
-            self.folder.mkdir()
-        if not self.folder.is_dir():
-            raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
+        self.folder.mkdir(parents=True, exist_ok=True)
         with self._held(part) as is_ours_alone:
             self._check_manifest()
             (self.folder / SHARDS).mkdir(exist_ok=True)
@@ -200,19 +195,27 @@ class RunFolder:
         for number, _ in self.shards(self._items):
             yield from self.read(number)
 
-    def write_reports(self, skipped: Sequence[Skipped]) -> None:
-        """Write one line for each failed image and each skipped item."""
+    def write_reports(self, skipped: Sequence[Skipped]) -> tuple[int, int]:
+        """Write one line for each failed image and each skipped item.
+
+        Returns:
+            The number of failed images, and the number of skipped items in the records.
+        """
+        errors = omitted = 0
         with (
-            atomic_path(self.folder / ERRORS) as errors,
-            atomic_path(self.folder / SKIPPED) as others,
-            errors.open("w", encoding="utf-8") as failed,
-            others.open("w", encoding="utf-8") as left,
+            atomic_path(self.folder / ERRORS) as first,
+            atomic_path(self.folder / SKIPPED) as second,
+            first.open("w", encoding="utf-8") as failed,
+            second.open("w", encoding="utf-8") as left,
         ):
             left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in skipped)
             for record in self.records():
                 left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in record.skipped)
+                omitted += len(record.skipped)
                 if record.error:
                     failed.write(strict_json.dumps({"image": record.name, "error": record.error}) + "\n")
+                    errors += 1
+        return errors, omitted
 
     def _path(self, number: int) -> Path:
         return self.folder / SHARDS / f"{number:08d}.jsonl"

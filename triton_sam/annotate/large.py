@@ -323,9 +323,9 @@ def joined(items: Sequence[ImageItem], records: Iterable[ImageRecord], *, is_sea
 def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_search: bool) -> LargeResult:
     found: list[tuple[int, Placed]] = []
     joiners: dict[int, Joiner] = defaultdict(Joiner)
-    channels: tuple[int, ...] = (0, 1, 2)
+    tiling = Tiling()
     for tile, record in group:
-        channels = tile.tiling.channels
+        tiling = tile.tiling
         parts = list(_parts(tile, record))
         if not is_search:
             found += parts
@@ -336,7 +336,7 @@ def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_
     for category in sorted(joiners):
         found += [(category, part) for part in joiners[category].joined()]
     size = image.size or image.level
-    with open_large_image(file_of(image), channels=channels) as opened:
+    with _OPEN.image(file_of(image), tiling) as opened:
         georeference = opened.georeference
     objects = [to_object(part, image.level, size) for _, part in found]
     return LargeResult(image.id, image.name, size, georeference, objects, [category for category, _ in found])

@@ -236,6 +236,7 @@ def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
         entry = joined.setdefault((str(row["image"]), label), start)
         entry["points"].append((row["x"], row["y"]))
         entry["labels"].append(row.get("label") or 1)
+        entry["category"] = entry["category"] or row.get("category")
     yield from joined.values()
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ..errors import InputError, VideoError
@@ -91,6 +91,9 @@ class FramePlace:
         return frame.content
 
 
+MANIFEST = "manifest.json"
+SHARDS = "shards"
+"""The file with the parameters of a run, and the folder with its records, in the folder of its results."""
 OBJECT = {1: "object"}
 """The categories of a run whose source and prompts have no categories."""
 _NOT_TAKEN = dict.fromkeys(LARGE_SUFFIXES, "large images are annotated with --large") | dict.fromkeys(
@@ -217,16 +220,31 @@ def _is_name(root: Path, line: str) -> bool:
 
 
 def _of_folder(folder: Path) -> Source:
-    """Find the images of a folder, and record its other files."""
+    """Find the images of a folder, and record its other files. The results of runs in subfolders are left out."""
     unread: list[Skipped] = []
 
     def note(path: Path, why: str) -> None:
         unread.append(Skipped(name_of(path.relative_to(folder)), "folder", why))
 
     files = files_below(folder, note)
+    runs = _runs(PurePosixPath(name) for name, _ in files)
+    if runs:
+        files = [(name, path) for name, path in files if runs.isdisjoint(PurePosixPath(name).parents)]
     found = _of_paths((name, path) for name, path in files if is_image(path))
     others = left_out((path for _, path in files if not is_image(path)), _NOT_TAKEN)
-    return replace(found, skipped=(*found.skipped, *unread), left_out=others)
+    results = (Skipped(str(run), "folder", "it holds the results of a run") for run in sorted(runs))
+    return replace(found, skipped=(*found.skipped, *unread), left_out=(*others, *results))
+
+
+def _runs(files: Iterable[PurePosixPath]) -> set[PurePosixPath]:
+    """Return the subfolders with the results of `annotate`, such as an --out inside the source."""
+    manifests, shards = set(), set()
+    for file in files:
+        if file.name == MANIFEST:
+            manifests.add(file.parent)
+        elif file.parent.name == SHARDS:
+            shards.add(file.parents[1])
+    return (manifests & shards) - {PurePosixPath()}
 
 
 def left_out(files: Iterable[Path], reasons: Mapping[str, str]) -> tuple[Skipped, ...]:

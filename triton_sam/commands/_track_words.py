@@ -184,8 +184,7 @@ def keep(
         earlier: the rows of objects that were stored before.
     """
     folder = args.out / FOUND
-    args.out.mkdir(exist_ok=True)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = list(earlier)
     for each in objects:
         path = folder / f"{each.object_id}.png"

@@ -248,15 +248,14 @@ def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Jo
             counts[each.id] = len(each.objects)
             yield each
 
-    folder.write_reports((*inputs.skipped, *inputs.left_out))
+    errors, skipped = folder.write_reports((*inputs.skipped, *inputs.left_out))
     left = list(inputs.skipped)
     for writer in _formats(args):
         found = writer.write(args.out, results, inputs.categories, _options.trace_of(args))
         left += (replace(each, what=f"{each.what} in {writer.name}") for each in found)
     if len(left) > len(inputs.skipped):
         folder.write_reports((*left, *inputs.left_out))
-    errors = sum(bool(each.error) for each in folder.records())
-    skipped = len(left) + sum(len(each.skipped) for each in folder.records())
+    skipped += len(left)
     images, objects = len(counts) if args.large else len(counts) + errors, sum(counts.values())
     _options.say(
         args,

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from ..download.fetch import remove
 from ..errors import CheckpointError, ConfigurationError
 from ..export import registry
 from ..export.settings import CHECKPOINT_HASH, PRECISIONS, Settings
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         exported = registry.export(args.family, replace(settings, checkpoint=checkpoint))
     except CheckpointError:
         if args.url is not None and is_new:
-            checkpoint.unlink()
+            remove(checkpoint)
         raise
     if args.url is not None and args.sha256 is None:
         print(f"{exported.metadata[CHECKPOINT_HASH]}  {checkpoint}")

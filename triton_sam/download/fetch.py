@@ -2,7 +2,8 @@
 
 A download is retried, resumed and verified. The file ``NAME`` appears only when it is complete. Until then, its folder
 contains ``NAME.part`` with the received data, ``NAME.part.etag`` with the server's tag for this version of the file,
-and ``NAME.lock``, which makes a second download of the same file wait.
+and ``NAME.lock``, which makes a second download of the same file wait. Beside a file without a published hash,
+``NAME.source`` has the hash of its URL, so that another file of the same name is not taken for it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ _MAX_WAIT = 60.0
 
 @dataclass(frozen=True)
 class _Job:
-    """One file to download, with its options."""
+    """One file to download, with its options.
+
+    Args:
+        source: the hash of the URL of a file without a published hash; "" for other files.
+    """
 
     path: Path
     size: int | None
@@ -45,6 +50,7 @@ class _Job:
     progress: bool
     retries: int
     timeout: float
+    source: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
 
@@ -96,8 +102,9 @@ def fetch(
 
     Args:
         urls: http or https URLs of the file. If a server does not have it (404, 410), the next URL is tried.
-        digest: hash of the file as ALGORITHM:HEXADECIMAL, with sha256, md5 or xxh128. If it is empty, any existing file
-            is accepted, and a failed download leaves nothing that a later call could resume.
+        digest: hash of the file as ALGORITHM:HEXADECIMAL, with sha256, md5 or xxh128. If it is empty, an existing file
+            is accepted unless it was downloaded from another URL, and a failed download leaves nothing that a later
+            call could resume.
         retries: number of attempts in a row that may fail without receiving new data. The pauses between attempts grow.
         headers: sent with every request, but redirects to another host do not get the Authorization header.
 
@@ -105,7 +112,8 @@ def fetch(
         ``path``, or ``installed`` if the correct file is there.
     """
     _new_hash(digest)  # before the download
-    job = _Job(path, size, digest, progress, retries, timeout, dict(headers or {}), advice)
+    source = "" if digest else hashlib.sha256(urls[0].encode()).hexdigest()
+    job = _Job(path, size, digest, progress, retries, timeout, source, dict(headers or {}), advice)
     try:
         for place in filter(None, (path, installed)):
             if _is_right(replace(job, path=place)):
@@ -119,14 +127,26 @@ def fetch(
     return path
 
 
+def remove(path: Path) -> None:
+    """Remove a downloaded file."""
+    path.unlink()
+    _source_file(path).unlink(missing_ok=True)
+
+
+def _source_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.source")
+
+
 def _is_right(job: _Job, *, report: bool = False) -> bool:
-    """Return whether the file exists and has the right size and hash."""
+    """Return whether the file exists and has the right size and hash; without a hash, whether it may be the file."""
     if job.path.is_dir():
         raise DownloadError(f"{job.path} is a directory: remove it, or choose another --directory")
     if not job.path.exists():
         return False
     found = job.path.stat().st_size
     right = job.size in (None, found) and digest_of(job.path, job.digest) == job.digest
+    if job.source and (source := _source_file(job.path)).exists():
+        right = right and source.read_text(encoding="utf-8", errors="replace") == job.source
     if right:
         checked = "its hash is correct" if job.digest else "no hash is known to check it by"
         job.say(f"{job.path} exists already, and {checked}")
@@ -170,8 +190,11 @@ def _fetch_one(job: _Job, url: str) -> None:
             "The download was removed. "
             "A proxy or mirror may have sent another file: try again, or check the URL"
         )
+    _source_file(job.path).unlink(missing_ok=True)
     move_into_place(job.part, job.path)
     job.tag.unlink(missing_ok=True)
+    if job.source:
+        _source_file(job.path).write_text(job.source, encoding="utf-8")
 
 
 def _transfer(job: _Job, url: str) -> None:

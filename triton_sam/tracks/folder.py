@@ -37,7 +37,7 @@ class TrackFolder:
     """Writes the masks of a video, image by image.
 
     Args:
-        folder: the folder; it is created if its parent exists.
+        folder: the folder; it is created with its parents.
         parameters: everything that determines the masks, as JSON values: source, prompts, range, model.
         formats: names of TRACK_FORMATS.
         object_ids: the ids of all objects; None if they are found while the video is tracked.
@@ -70,10 +70,7 @@ class TrackFolder:
             InputError: the file of records is damaged.
             OSError: the folder cannot be written.
         """
-        with contextlib.suppress(FileExistsError):
-            self.folder.mkdir()
-        if not self.folder.is_dir():
-            raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
+        self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / _LOCK, self._refuse_second):
             if self._prepare(overwrite, resume):
                 for record in read_records(self.folder / RECORDS):
@@ -84,13 +81,11 @@ class TrackFolder:
             yield
 
     def check_unused(self) -> None:
-        """Check, before long work, that the folder can be made and has no results.
+        """Check, before long work, that the folder has no results.
 
         Raises:
-            ConfigurationError: it has results or files in the way, or its parent does not exist.
+            ConfigurationError: it has results or files in the way.
         """
-        if not self.folder.parent.is_dir():
-            raise ConfigurationError(f"there is no folder {self.folder.parent}: make it, or give another --out")
         if self._read_manifest() is not None:
             raise ConfigurationError(
                 f"{self.folder} has the results of other prompts: give another --out, or --overwrite to start again"

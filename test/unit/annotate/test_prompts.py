@@ -93,7 +93,7 @@ def test_yolo_files_that_cannot_be_read_say_why(source, tmp_path):
 
 
 def test_points_of_a_csv_file_are_joined_by_object(source, tmp_path):
-    rows = ["000.png,5,6,1,a,cat", "000.png,7,8,0,a,cat", "000.png,9,9,1,,dog", "gone.png,1,1,1,,cat"]
+    rows = ["000.png,5,6,1,a,", "000.png,7,8,0,a,cat", "000.png,9,9,1,,dog", "gone.png,1,1,1,,cat"]
     text = "\n".join(["image,x,y,label,object,category", *rows])
     prompts = read_clicks(written(tmp_path / "a.csv", text), source)
     kept, skipped = usable(prompts, source)

@@ -96,6 +96,18 @@ def test_a_lost_server_is_one_error_and_the_same_command_goes_on(servers, tmp_pa
     assert servers.requests.total() == COUNT
 
 
+def test_the_results_of_a_run_inside_the_source_are_not_annotated(servers, tmp_path, capsys):
+    write_images(tmp_path, 2)
+    (tmp_path / "clicks.csv").write_text("image,x,y\n001.png,10,10\n")
+    options = ["--prompts", str(tmp_path / "clicks.csv"), "--format"]
+    for form in ("labels", "voc", "davis"):
+        assert annotate(tmp_path, tmp_path / "new/out", *options, form, task="points") == 0
+    assert servers.requests.total() == 1
+    command = f"annotate {tmp_path} --with points --out {tmp_path}/new/out --dry-run"
+    assert call(command, *options, "coco") == 0
+    assert "left out: 1 file *.csv, folder new/out" in capsys.readouterr().err
+
+
 def test_several_servers_share_the_images(servers, tmp_path):
     data = write_data_set(tmp_path / "in", COUNT)
     servers.failures["b"] = ServerUnreachableError("gone")

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
+import tifffile
 from PIL import Image
 from support.annotated import files_of, lines_of
 from support.commands import call
@@ -25,6 +26,7 @@ from triton_sam.annotate import job
 from triton_sam.annotate.folder import SHARD_SIZE
 from triton_sam.annotate.large_writers import _wkb
 from triton_sam.commands import large
+from triton_sam.inputs import header
 
 HOUSE = (700, 905, 1100, 1300)
 SHED = (60, 60, 100, 90)
@@ -85,6 +87,15 @@ def test_words_are_joined_by_category(slides, tmp_path):
     assert annotate(slides / "cells.zarr", tmp_path / "out", *SMALL_TILES, *texts, task="words") == 0
     features = json.loads((tmp_path / "out/geojson/cells.geojson").read_text())["features"]
     assert [each["properties"]["category"] for each in features] == ["roof", "roof", "barn", "barn"]
+
+
+def test_the_files_are_written_without_notes_about_axes_that_the_command_names(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(header, "_SAID", set())
+    stack = np.stack([draw([SHED], (128, 128))[:, :, 0], draw([], (128, 128))[:, :, 0]])
+    tifffile.imwrite(tmp_path / "stack.ome.tif", stack, metadata={"axes": "ZYX"}, tile=(32, 32))
+    assert annotate(tmp_path / "stack.ome.tif", tmp_path / "out", "--index", "Z=0") == 0
+    assert boxes(tmp_path / "out/geojson/stack.ome.geojson") == [pytest.approx(SHED, abs=0.5)]
+    assert "is shown" not in caplog.text
 
 
 def test_a_killed_run_goes_on_and_equals_an_undisturbed_one(slides, tmp_path):

@@ -211,7 +211,6 @@ def test_the_folder_is_checked_before_the_video_is_searched(tracker, finder, by_
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "masks.jsonl").write_text("by another program")
-    for out, words in ((tmp_path / "no" / "out", "there is no folder"), (taken, "masks.jsonl")):
-        assert track(clip, "--text", "bus", "--format", "rle", "--out", out, "-q") == 1
-        assert words in capsys.readouterr().err
+    assert track(clip, "--text", "bus", "--format", "rle", "--out", taken, "-q") == 1
+    assert "masks.jsonl" in capsys.readouterr().err
     assert by_rules == []

@@ -25,7 +25,7 @@ from triton_sam.download import catalogue as checkpoints
 from triton_sam.download.catalogue import Checkpoint, catalogue, find
 from triton_sam.errors import ConfigurationError, DownloadError
 from triton_sam.export import registry
-from triton_sam.export.settings import Settings
+from triton_sam.export.settings import CHECKPOINT_HASH, Settings
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -68,6 +68,19 @@ def test_setup_command_up_to_the_export(file_server, tmp_path, small_catalogue, 
     family, path = size[:4], Path("checkpoints") / name
     assert path.read_bytes() == CONTENT
     assert exported == [(family, Settings(Path("models"), path, name=None, precision="fp32", progress=False))]
+
+
+def test_a_file_of_the_same_name_at_another_url_is_another_file(server, tmp_path, monkeypatch):
+    exported = SimpleNamespace(metadata={CHECKPOINT_HASH: ""})
+    monkeypatch.setattr(registry, "check_packages", lambda *_: None)
+    monkeypatch.setattr(registry, "export", lambda *_: exported)
+    monkeypatch.chdir(tmp_path)
+    for content, where, requests in ((b"first", "/a/best.pt", 1), (b"second", "/b/best.pt", 2)):
+        server.content, server.where = content, where
+        for _ in range(2):  # the second call uses the downloaded file
+            assert cli.main(["setup", "sam1", "--url", server.url + where, "--model-repository", "models", "-q"]) == 0
+            assert Path("checkpoints/best.pt").read_bytes() == content
+        assert len(server.requests) == requests
 
 
 @pytest.mark.parametrize(

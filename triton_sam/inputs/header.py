@@ -138,18 +138,17 @@ def without_texts(stream: Stream) -> io.BytesIO | None:
     content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
     if not content.startswith(_PNG):
         return None
-    return io.BytesIO(_PNG + b"".join(_needed_chunks(content)))
+    needed = (chunk for kind, chunk in _chunks(content) if kind not in _TEXTS or _holds_orientation(kind, chunk[8:-4]))
+    return io.BytesIO(_PNG + b"".join(needed))
 
 
-def _needed_chunks(content: bytes) -> Iterator[bytes]:
-    """Yield the chunks of a PNG file that its pixels and its orientation need."""
+def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the kind and the bytes of each chunk of a PNG file."""
     place = len(_PNG)
     while place + 8 <= len(content):
         length, kind = struct.unpack_from(">I4s", content, place)
-        chunk = content[place : place + length + 12]
+        yield kind, content[place : place + length + 12]
         place += length + 12
-        if kind not in _TEXTS or _holds_orientation(kind, chunk[8:-4]):
-            yield chunk
 
 
 def _holds_orientation(kind: bytes, data: bytes) -> bool:
@@ -194,28 +193,43 @@ def upright(image: Image.Image, turn: int) -> Image.Image:
     return turned
 
 
-def shown_as_stored(content: bytes) -> int:
-    """Return the EXIF orientation that programs without EXIF ignore; 1 if Pillow itself turns the image."""
+def as_stored(content: bytes) -> tuple[bytes, int]:
+    """Remove the EXIF orientation of a PNG or JPEG file, whose pixels stay the same.
+
+    Returns:
+        The file, and the orientation that only another encoding removes; 1 without one, or if Pillow itself turns the
+        image.
+    """
+    if content.startswith(_PNG):  # metadata behind the pixels counts
+        chunks = _chunks(content)
+        return _PNG + b"".join(chunk for kind, chunk in chunks if kind not in (b"eXIf", *_TEXTS)), 1
+    turn = _turn_of(content)
+    if turn != 1 and content.startswith(_JPEG):
+        lying = _lying_jpeg(content)
+        if _turn_of(lying) == 1:
+            return lying, 1
+    return content, turn
+
+
+def _turn_of(content: bytes) -> int:
     try:
         with open_header(io.BytesIO(content)) as image:
-            is_plain = image.format == "PNG" and not any(name in image.info for name in ORIENTATION_METADATA)
-            turn = 1 if is_plain or image.format in ("TIFF", HEIF) else orientation(image)
+            turn = 1 if image.format in ("TIFF", HEIF) else orientation(image)
     except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
         return 1
     return turn if turn in UPRIGHT_OPERATIONS else 1
 
 
-def without_orientation(content: bytes) -> bytes | None:
-    """Return a JPEG file whose EXIF orientation is 1, with the same pixels; None if that needs another encoding."""
+def _lying_jpeg(content: bytes) -> bytes:
+    """Return a JPEG file with orientation 1 in its EXIF data, or unchanged if several segments hold this data."""
     with open_header(io.BytesIO(content)) as image:
         exif: bytes = image.info.get("exif", b"")
     order = {b"II": "<", b"MM": ">"}.get(exif[6:8])  # after b"Exif\0\0"
-    if order is None or not content.startswith(_JPEG) or content.count(exif) != 1:
-        return None
+    if order is None or content.count(exif) != 1:
+        return content
     entry = struct.pack(f"{order}HHI", ExifTags.Base.Orientation, 3, 1)  # one number of 16 bits
     changed = re.sub(re.escape(entry) + b"..", entry + struct.pack(f"{order}H", 1), exif, flags=re.DOTALL)
-    lying = content.replace(exif, changed)
-    return lying if shown_as_stored(lying) == 1 else None
+    return content.replace(exif, changed)
 
 
 def turned_back(image: Image.Image, turn: int) -> Image.Image:

@@ -20,7 +20,7 @@ from ..families.base import Size
 from ..inputs.deep import hint, tiff_size
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.formats import FORMATS, UPLOADS, is_heic
-from ..inputs.header import open_header, shown_as_stored, upright_size, without_orientation
+from ..inputs.header import as_stored, open_header, upright_size
 from ..inputs.images import open_image, servers_read, to_png
 from .budgets import MEGA, Workers
 from .problems import Problem
@@ -75,12 +75,12 @@ async def accept_image(
     its pixels, for example a HEIC photograph. Other images stay unchanged.
 
     Args:
-        upright: whether the caller's coordinates follow the EXIF orientation; otherwise, an image that has one loses
-            it: a JPEG stays as it is otherwise, another format becomes a PNG that lies as it is stored.
+        upright: whether the caller's coordinates follow the EXIF orientation; otherwise, an image loses it: a JPEG or
+            PNG stays as it is otherwise, another format becomes a PNG that lies as it is stored.
     """
-    turn = 1 if upright else await asyncio.to_thread(shown_as_stored, content)
-    if turn != 1 and (lying := await asyncio.to_thread(without_orientation, content)) is not None:
-        content, turn = lying, 1
+    turn = 1
+    if not upright:
+        content, turn = await asyncio.to_thread(as_stored, content)
     size = await asyncio.to_thread(check_image, content, max_megapixels)
     if turn == 1 and await asyncio.to_thread(servers_read, content):
         return content, size

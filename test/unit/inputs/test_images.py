@@ -10,8 +10,8 @@ from PIL import ExifTags, Image
 
 from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.families import get_family
-from triton_sam.inputs.header import shown_as_stored, without_orientation
-from triton_sam.inputs.images import encoder_input, frame_input, image_bytes, open_image
+from triton_sam.inputs.header import as_stored
+from triton_sam.inputs.images import encoder_input, frame_input, image_bytes, open_image, to_png
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -53,14 +53,41 @@ def test_a_jpeg_without_its_orientation_has_the_same_pixels(turn):
     for order in ("<", ">"):
         exif.endian = order
         content = encoded(Image.fromarray(RGB), "JPEG", exif=exif)
-        assert shown_as_stored(content) == (turn if turn in (3, 6) else 1)
-        lying = without_orientation(content)
-        assert len(lying) == len(content)
+        lying, left = as_stored(content)
+        assert (len(lying), left) == (len(content), 1)
         with Image.open(io.BytesIO(content)) as stored, Image.open(io.BytesIO(lying)) as opened:
             np.testing.assert_array_equal(np.asarray(opened), np.asarray(stored))
-            assert dict(opened.getexif()) == {**stored.getexif(), ExifTags.Base.Orientation: 1}
-    assert without_orientation(encoded(Image.fromarray(RGB), "PNG", exif=exif)) is None
-    assert without_orientation(encoded(Image.fromarray(RGB), "JPEG")) is None
+            turned = {ExifTags.Base.Orientation: 1} if turn in (3, 6) else {}
+            assert dict(opened.getexif()) == {**stored.getexif(), **turned}
+
+
+def with_late_exif(png):
+    """Move the EXIF chunk of a PNG file behind its pixels, where the standard allows it."""
+    start = png.index(b"eXIf") - 4
+    chunk = png[start : start + 12 + int.from_bytes(png[start : start + 4], "big")]
+    lean = png.replace(chunk, b"")
+    return lean.replace(lean[-12:], chunk + lean[-12:])
+
+
+@pytest.mark.parametrize("form", ["PNG", "late PNG", "WEBP", "two segments of JPEG", "TIFF"])
+def test_an_image_as_it_is_stored(form):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    kind = form.split()[-1]
+    content = encoded(Image.fromarray(RGB), kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
+    if form == "late PNG":
+        content = with_late_exif(content)
+    if form == "two segments of JPEG":
+        segment = content[2 : content.index(b"Exif\0\0") + len(exif.tobytes())]
+        content = content[:2] + segment + content[2:]
+    upright = open_image(content)
+    assert upright.size == (20, 30)
+    lying, left = as_stored(content)
+    assert left == (1 if "PNG" in form or form == "TIFF" else 6)
+    assert (open_image(lying).size == (30, 20)) == ("PNG" in form)
+    if form != "TIFF":  # Pillow itself turns it
+        stored = open_image(to_png(lying, turn=left) if left != 1 else lying)
+        np.testing.assert_array_equal(np.asarray(stored), np.rot90(np.asarray(upright)))
 
 
 def stretched_at_once(values):

@@ -108,6 +108,8 @@ UNUSABLE = (
     ({"points": [[1, 2]] * 1023, "box": [1, 1, 5, 5]}, "1025 points: one call takes 1024"),
     ({"objects": [{"points": [[1, 2]] * 100}] + [{"points": [[1, 2]]}] * 10}, "1100 points"),
     ({**POINT, "cleanup": {"smooth": 200}}, "body.cleanup.smooth"),
+    ({**POINT, "cleanup": {"smooth": True}}, "body.cleanup.smooth"),
+    ({"points": [[True, 5]]}, "body.points.0.0"),
 )
 """Bodies of a request for masks, and a part of what the answer says."""
 JSON = {"content-type": "application/json"}

@@ -23,8 +23,8 @@ MAX_TEXT = 200
 """Maximum characters of a message that first_fault() returns."""
 IDS = {"image_id": "image", "video_id": "video"}
 """The resources of ids in paths."""
-UNKNOWN_MEMBER = "unknown_member"
-"""The error type for an unknown member. Its context has the ``name``."""
+BAD_MEMBER = "bad_member"
+"""The error type for a member that is unknown or of a wrong kind. Its context has the ``name``."""
 NO_OBJECT = frozenset({"model_attributes_type", "model_type", "dict_type"})
 """pydantic's error types for a body that is not a JSON object, such as bytes whose header names another type."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -93,4 +93,4 @@ def _place(fault: Mapping[str, Any], names: Mapping[str, str] = NO_NAMES) -> str
 
 
 def _where(fault: Mapping[str, Any]) -> str:
-    return f"{_place(fault)}.{fault['ctx']['name']}" if fault["type"] == UNKNOWN_MEMBER else _place(fault)
+    return f"{_place(fault)}.{fault['ctx']['name']}" if fault["type"] == BAD_MEMBER else _place(fault)

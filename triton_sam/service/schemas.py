@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from fastapi import Path, Response
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..masks.cleanup import MAX_SMOOTH, MAX_THRESHOLD, Cleanup
 from ..masks.segment import TOLERANCE, formats_of
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
-from .faults import MAX_NAME, UNKNOWN_MEMBER
+from .faults import BAD_MEMBER, MAX_NAME
 
 FORMATS = formats_of("service")
 SINGLE_FORMATS = {name: form for name, form in FORMATS.items() if form.encode}
@@ -27,7 +27,15 @@ else:
 Number = TypeVar("Number", int, float)
 
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
-Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+
+
+def _refuse_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "Input should be a number, not true or false")
+    return value
+
+
+Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False), BeforeValidator(_refuse_flag)]
 Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
 Side = Annotated[int, Field(ge=1, le=1_000_000)]
 Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
@@ -65,16 +73,16 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, value: Any) -> Any:
-        names = value if isinstance(value, dict) else {}
-        unknown = next((name for name in names if name not in cls.model_fields), None)
-        if unknown is None:
-            return value
-        raise PydanticCustomError(
-            UNKNOWN_MEMBER,
-            "there is no member '{name}'; the members are {known}",
-            {"name": str(unknown)[:MAX_NAME], "known": ", ".join(cls.model_fields)},
-        )
+    def _check_members(cls, value: Any) -> Any:
+        members, fields = value if isinstance(value, dict) else {}, cls.model_fields
+        for name, each in members.items():
+            if name not in fields:
+                known = {"name": str(name)[:MAX_NAME], "known": ", ".join(fields)}
+                raise PydanticCustomError(BAD_MEMBER, "there is no member '{name}'; the members are {known}", known)
+            # pydantic would read true as 1
+            if isinstance(each, bool) and bool not in (fields[name].annotation, *get_args(fields[name].annotation)):
+                raise PydanticCustomError(BAD_MEMBER, "{name} must not be true or false", {"name": name})
+        return value
 
 
 class Model(BaseModel):

@@ -171,6 +171,8 @@ def test_overlay_draws_the_masks_in_their_frames(tmp_path):
     [
         ('{"frame": 0, "points": [[1, 1]]}', "entry 0 is not a prompt: it has no object_id"),
         ('{"object_id": 1, "frame": 0, "points": [1, 1]}', "entry 0 is not a prompt: object_id, frame and labels"),
+        ('{"object_id": true, "frame": 0, "points": [[1, 1]]}', "entry 0 is not a prompt: object_id, frame and labels"),
+        ('{"object_id": 1, "frame": 0.5, "points": [[1, 1]]}', "entry 0 is not a prompt: object_id, frame and labels"),
     ],
 )
 def test_a_wrong_entry_is_named_in_plain_words(tmp_path, entry, message):

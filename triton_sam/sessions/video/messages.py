@@ -189,7 +189,7 @@ def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, 
         raise InputError(f"{operation} has no argument {_short(unknown)}: it has {', '.join(keys) or 'no arguments'}")
     if has_snapshot and given:
         raise InputError("a snapshot has all arguments of start_session: give it alone")
-    if given.get("num_frames") == 0:
+    if type(given.get("num_frames")) is int and given["num_frames"] == 0:
         raise VideoError("the video has no frames")
     arguments: dict[str, Any] = {key: _FLAGS[key] for key in keys if key in _FLAGS}
     arguments |= {key: value for key, value in given.items() if value is not None}

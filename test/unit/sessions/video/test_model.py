@@ -264,6 +264,7 @@ WRONG = {  # words of the error: its type, operation, argument, its wrong values
     "no pass was begun": (PromptError, "propagate", "first", [False]),
     "no object 1": (PromptError, "clear_prompts", "object_id", [1]),
     "no frames": (VideoError, "start_session", "num_frames", [0]),
+    "num_frames must be a whole number": (InputError, "start_session", "num_frames", [False, 0.0]),
     "frame_size must be": (InputError, "start_session", "frame_size", [[1]]),
 }
 

@@ -173,6 +173,21 @@ def test_a_second_image_starts_with_an_object_of_its_own(open_layer, photo):
     assert user.panel.images.currentData() is second
 
 
+def test_beginning_again_leaves_no_empty_layer_of_objects(open_layer, photo, monkeypatch):
+    from triton_sam.integrations.napari import layers
+
+    user = open_layer(photo)
+    names = [each.name for each in user.viewer.layers]
+    user.panel.start.click()
+    assert [each.name for each in user.viewer.layers] == names
+    user.layers = user.widget.layers
+    user.click(*CLICKS[0])
+    monkeypatch.setattr(layers, "MAX_LABELS", 1000)  # the next objects are outlines
+    for _ in range(2):
+        user.panel.start.click()
+        assert [each.name.partition(" [")[0] for each in user.viewer.layers] == [names[0], names[1], *names[1:]]
+
+
 def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatch):
     from triton_sam.integrations.napari import layers
 

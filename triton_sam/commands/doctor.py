@@ -26,7 +26,7 @@ from ..local_server.installation import find_libpython, find_wheel
 from ..local_server.settings import has_gpu
 from ..repository.folder import list_models, unguarded_graphs, writable_repository
 from ..repository.selection import read_repository, unloadable
-from ..sessions.configs import complete_repository
+from ..sessions.configs import complete_repository, lacking_configs, lacking_programs
 from ..transport import probe
 from ..transport.failures import START_ADVICE
 from ..transport.triton import Transport
@@ -223,12 +223,18 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     if target != folder:
         yield Finding("exports", "ok", f"go to {target}, which the first export creates")
     usable = sorted(loadable.keys() - unloadable(loadable) - {model.name for model in models if model.problem})
+    repair = "triton-sam doctor --fix" + (f" --model-repository {folder}" if args.model_repository else "")
+    without_config = {path.parent.name for path in lacking_configs(folder)}
     for model in models:
         if model.problem:
-            yield Finding(f"model {model.name}", "note", model.problem)
+            mend = repair if model.name in without_config else None
+            yield Finding(f"model {model.name}", "note", model.problem, mend)
+    for name in sorted({path.relative_to(folder).parts[0] for path in lacking_programs(folder)}):
+        text = "its config.pbtxt or program is missing, though the models that it calls are here"
+        yield Finding(f"model {name}", "note", text, repair)
     for path in unguarded_graphs(folder):
         text = f"{path.relative_to(folder)} has no guard: a request for 0 images can end the server"
-        yield Finding(f"model {path.parent.parent.name}", "note", text, "triton-sam doctor --fix")
+        yield Finding(f"model {path.parent.parent.name}", "note", text, repair)
     if usable:
         yield Finding("models", "ok", f"{', '.join(usable)} in {folder}")
     else:

@@ -120,13 +120,28 @@ def complete_repository(repository: Path) -> list[Path]:
     writes them.
     """
     written = []
+    for lacking in (lacking_configs, lacking_programs):  # a program belongs to models that have a config.pbtxt
+        for path, text in lacking(repository).items():
+            _write(path, text)
+            written.append(path)
+    return written
+
+
+def lacking_configs(repository: Path) -> dict[Path, str]:
+    """Return the config.pbtxt of each ONNX model that has none, by path."""
+    found = {}
     for model in list_models(repository):
         config = repository / model.name / CONFIG_NAME
         graphs = [file for file in weights_in(config.parent) if file.suffix == ".onnx"]
         if model.role and len(graphs) == 1 and not config.exists():
             with contextlib.suppress(RepositoryError):  # a damaged file, whose model servers do not load
-                _write(config, config_for(graphs[0], model.name, graphs[0].name))
-                written.append(config)
+                found[config] = config_for(graphs[0], model.name, graphs[0].name)
+    return found
+
+
+def lacking_programs(repository: Path) -> dict[Path, str]:
+    """Return the missing files of programs() for the models with weights and a config.pbtxt, by path."""
+    found: dict[Path, str] = {}
     models = {model.name: model for model in list_models(repository) if model.has_weights and not model.problem}
     for name, model in models.items():
         variant = variant_of(name)
@@ -136,11 +151,11 @@ def complete_repository(repository: Path) -> list[Path]:
         tracking = family.tracking.models if family is not None and family.tracking is not None else {}
         video = bool(tracking) and all(model_name(variant, role) in models for role in tracking)
         for program, files in (programs(family, variant, video=video) if family is not None else {}).items():
-            if not (repository / program / CONFIG_NAME).exists():
-                for path, text in files.items():
-                    _write(repository / program / path, text)
-                    written.append(repository / program / path)
-    return written
+            there = _config_in(repository / program)
+            if there is None or _is_program(there, parse_config(files[CONFIG_NAME])):
+                paths = {repository / program / path: text for path, text in files.items()}
+                found |= {path: text for path, text in paths.items() if not path.exists()}
+    return found
 
 
 def _family_of(decoder: Path, metadata: Mapping[str, str]) -> Family | None:

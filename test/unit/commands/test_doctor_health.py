@@ -46,6 +46,17 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path, capsys):
     assert f"error: {broken}: not a valid config.pbtxt: 1:" in error
 
 
+def test_missing_session_models_are_named_with_the_command_that_writes_them(findings, tmp_path, capsys):
+    copy_committed(tmp_path, "sam2_encoder")
+    repair = f"triton-sam doctor --fix --model-repository {tmp_path}"
+    for file in ("sam2_encoder/config.pbtxt", "sam2/1/model.py"):
+        call(f"{repair.removeprefix('triton-sam ')} --url 127.0.0.1:9")
+        capsys.readouterr()
+        assert all(finding["mend"] != repair for finding in findings().values())
+        (tmp_path / file).unlink()
+        assert findings()[f"model {file.partition('/')[0]}"]["mend"] == repair
+
+
 def test_too_little_is_a_note_that_says_what_to_do(findings, monkeypatch):
     monkeypatch.setattr(doctor, "MEMORY_TO_SERVE", 1 << 50)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**9))

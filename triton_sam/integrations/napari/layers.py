@@ -161,8 +161,9 @@ class Layers:
             self.preview.add_polygons(rings)
 
     def remove(self) -> None:
-        """Remove points, boxes and preview from the viewer. The objects stay."""
-        for each in (self.preview, self.boxes, self.points):
+        """Remove points, boxes and preview from the viewer. The layer of objects stays, unless it is empty."""
+        objects = [self.objects.layer] if self.objects.is_empty else []
+        for each in (*objects, self.preview, self.boxes, self.points):
             if each in self._viewer.layers:
                 self._viewer.layers.remove(each)
 
@@ -178,6 +179,10 @@ class Labels:
         for number, patch in patches.items():
             self._board.put(plane, number, patch)
         self.layer.refresh()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.layer.data.any()
 
     def add(self, plane: Plane, patches: list[Patch]) -> None:
         self._board.add(plane, patches)
@@ -200,6 +205,10 @@ class Outlines:
             if patch is not None:
                 self._rings[plane, number] = outlines(plane, patch)
         self._show()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.layer.data
 
     def add(self, plane: Plane, patches: list[Patch]) -> None:
         for number, patch in enumerate(patches, self.free_number()):

@@ -51,7 +51,7 @@ class SegmentWidget(QWidget):
         self._enable()
 
     def close_session(self) -> None:
-        """Cancel all requests, and remove the points, boxes and the preview. The objects stay."""
+        """Cancel all requests, and remove the points, boxes and the preview. Objects stay."""
         requests, clients, layers = self.requests, self._clients, self.layers
         self.requests = self._clients = self.layers = None
         if requests is not None:

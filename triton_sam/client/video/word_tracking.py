@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import logging
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ from .flows import WITH_LOGITS, Operation
 from .frames import Stop, look_ahead
 from .video import OnProgress, Segments, Video
 
+logger = logging.getLogger(__name__)
+
 PROMPT_LOGIT = 0.5
 """The pixels of a detection that are the prompt of a new object have at least this logit; see
 Sam3VideoModel._tracker_add_new_objects."""
@@ -56,7 +59,8 @@ def track_words(
     two that overlap, and refresh the memory of objects that are detected well.
 
     The objects stay in the session of the video. Afterwards, ``video.add()`` corrects them by their ids, and
-    ``video.propagate()`` tracks them again. Objects that the video has before are tracked too.
+    ``video.propagate()`` tracks them again. Objects that the video has before are tracked too. The log (INFO) has the
+    model that searches, and the rules.
 
     Args:
         finder: a client of SAM3, whose server has the models for words. If it has the name of the video's models
@@ -119,6 +123,7 @@ class _WordTracking:
         self._is_one_model = wire.video_model(finder._pair.family, finder._pair.variant) == video._model.name
         self._objects = VideoObjects(rules)
         self._found_scores: dict[int, float] = {}
+        self._searching = ""
 
     def run(self, indexes: range, on_progress: OnProgress | None) -> Generator[tuple[int, Segments], None, None]:
         """Track the frames of a session; yield each when the rules are done with it."""
@@ -187,8 +192,17 @@ class _WordTracking:
                 if video._flows.finds_words:
                     raise
             else:
+                self._log(video._model.name)
                 return read_detections(answer[wire.RESULT], answer[MASKS], video._model.name)
+        self._log(self._finder._pair.session_model)
         return self._finder._detect(self._query, video._frames.content(index))
+
+    def _log(self, searching: str) -> None:
+        """Log which model searches the frames, for the first one and after a change."""
+        if searching != self._searching:
+            self._searching = searching
+            text = "%s searches each frame for %s, and the objects of %s follow %s"
+            logger.info(text, searching, ", ".join(self._query.texts), self._video._model.name, self._objects.rules)
 
     def _propagated(self, index: int) -> Tensors | None:
         """Track the objects of the session into a frame, without encoding its memories."""

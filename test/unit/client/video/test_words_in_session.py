@@ -207,10 +207,13 @@ def test_lost_sessions_and_evicted_frames_change_nothing(word_server: WordServer
         assert video.restored == 1
 
 
-def test_the_finder_goes_on_if_the_server_that_restores_the_session_cannot_search(word_server: WordServer) -> None:
+def test_the_finder_goes_on_if_the_server_that_restores_the_session_cannot_search(
+    word_server: WordServer, caplog: pytest.LogCaptureFixture
+) -> None:
     with open_video(word_server) as video:
         expected = followed(word_server, video)
         video.reset()
+        caplog.set_level("INFO", "triton_sam.client.video.word_tracking")
 
         def lose(done: int, _: int) -> None:
             if done == 2:
@@ -219,6 +222,8 @@ def test_the_finder_goes_on_if_the_server_that_restores_the_session_cannot_searc
 
         assert_equal(followed(word_server, video, on_progress=lose), expected)
     assert word_server.finds()[-4:] == ["sam3_video", *["sam3"] * (FRAMES - 2)]
+    logged = [text.partition(" searches each frame for bus, car, ") for text in caplog.messages]
+    assert [model for model, _, rest in logged if rest.endswith(str(RULES))] == ["sam3_video", "sam3"]
 
 
 def test_no_more_frames_are_sent_ahead_than_the_cache_holds(

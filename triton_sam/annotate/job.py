@@ -295,7 +295,9 @@ class Job:
             weights = {"weights": known} if known is not None else {}
             found.append({name: str(models[name]) for name in names} | weights)
         if any(each != found[0] for each in found):
-            raise ConfigurationError("the servers have different versions of the model: results do not mix")
+            raise ConfigurationError(
+                "the servers have different versions of the model, whose results do not mix: load one version on all"
+            )
         return found[0]
 
     def _prompt_files(self) -> Iterator[str]:

@@ -4,7 +4,7 @@ Encodes a small image and clicks on it, with each model pair and each session mo
 and videos, the command also searches a word and tracks an object through two frames. The exit code is 0 if all requests
 succeed in time, else 1. The test image occupies one place in the cache of a session model.
 
-Triton before 26.04 reports a model as ready even if its process was killed; this command detects that.
+Triton before 26.04 reports that it is ready even if the process of a model was killed; this command detects that.
 """
 
 from __future__ import annotations

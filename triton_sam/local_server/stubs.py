@@ -1,4 +1,4 @@
-"""Watch the processes of models, because Triton before 26.04 reports a model as ready after its process was killed.
+"""Watch the processes of models, because older releases of Triton report a model as ready after its process was killed.
 
 Triton runs each instance of a Python model or a Python-based backend in a stub process. The kernel may kill a stub
 when memory is short. Triton then answers every later request to the model with an error. Models of other backends run

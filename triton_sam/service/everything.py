@@ -59,7 +59,7 @@ class EverythingRequest(Strict):
     points_per_side: int | None = Field(
         default=None, ge=1, le=MAX_POINTS_PER_SIDE, description="Points of the grid in each row and column."
     )
-    points_per_batch: int | None = Field(default=None, ge=1, le=1024, description="Points that are decoded at a time.")
+    points_per_batch: int | None = Field(default=None, ge=1, le=1024, description="It has no effect.")
     pred_iou_thresh: Share | None = Field(default=None, description="Masks of a lower score are dropped.")
     stability_score_thresh: Share | None = Field(default=None, description="Masks that are less stable are dropped.")
     stability_score_offset: float | None = Field(

@@ -237,10 +237,10 @@ def _problem(error: FetchError, limit: int) -> Problem:
     if error.fault == "slow":
         return Problem(504, f"{host} did not send the image within {SECONDS:g} s", code="timeout")
     text = {
-        "redirects": f"the address leads on more than {MAX_REDIRECTS} times",
+        "redirects": f"{host} sends more than {MAX_REDIRECTS} redirects",
         "status": f"{host} answers {error.status}",
     }.get(error.fault, f"{host} cannot be reached")
-    return Problem(502, f"{text}: open the address in a browser, or upload the image", code="fetch_failed")
+    return Problem(502, f"{text}: open the URL in a browser, or upload the image", code="fetch_failed")
 
 
 def _get(pool: FetchPool, url: str) -> urllib3.BaseHTTPResponse:

@@ -158,7 +158,8 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
             if isinstance(embeddings, ImageEmbeddings):
                 pair = await engine.pair(variant_of(embeddings.model))
                 if (embeddings.family, embeddings.model) != (pair.family.name, model_name(pair.name, ENCODER)):
-                    raise Problem(404, f"the model of these embeddings, {embeddings.model!r:.80}, is not served here")
+                    text = f"the model of these embeddings, {embeddings.model!r:.80}, is not served here"
+                    raise Problem(404, f"{text}: call POST /embedded_model again")
                 found = embeddings
             else:
                 pair, found = await _recover(engine, embeddings, model_version, (img_x, img_y))

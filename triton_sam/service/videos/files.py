@@ -62,7 +62,8 @@ def examine(upload: Upload, settings: ServiceSettings) -> VideoFile:
         folder = str((upload.video or upload.frames[0]).parent)
         raise VideoError(str(error).replace(f"{folder}/video", "the video").replace(folder, "the upload")) from error
     if found.num_frames > settings.max_video_frames:
-        raise Problem(413, f"the video has {found.num_frames} frames; at most {settings.max_video_frames} are accepted")
+        text = f"the video has {found.num_frames} frames; at most {settings.max_video_frames} are accepted: send a part"
+        raise Problem(413, text)
     return found
 
 

@@ -165,7 +165,7 @@ class LiveVideo(Session):
 
     def _add(self, image: StoredImage) -> None:
         if self.frames.count >= self.most_frames:
-            raise Problem(413, f"a video may have at most {self.most_frames} frames")
+            raise Problem(413, f"a video may have at most {self.most_frames} frames: start another one")
         self.memory.check(len(image.content))
         self.frames.append(image.content, image.size)
         self.memory.hold(self.frames.nbytes)  # at most the previous amount and this frame

@@ -252,7 +252,7 @@ class _Parts:
             path = upload.video = self._folder / VIDEO
         elif part == FRAMES:
             if len(upload.frames) >= self._max_frames:
-                raise Problem(413, f"a video may have at most {self._max_frames} frames")
+                raise Problem(413, f"a video may have at most {self._max_frames} frames: send fewer")
             path = self._folder / f"{len(upload.frames):06d}"
             upload.frames.append(path)
         else:

@@ -8,6 +8,7 @@ from support import cvat_requests
 from support.fake_clients import NOTHING, SCORES, shapes
 from support.tools import TOOLS, asked_of_label_studio, brushed, geojson_mask, near, osam_mask
 
+from triton_sam._common import strict_json
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.adapters import roboflow_concepts
 from triton_sam.service.adapters.registry import ADAPTERS
@@ -64,6 +65,32 @@ def test_everything_is_found(http, image64):
         *bits, x1, y1, x2, y2 = each["mask"]
         assert each["label"] == label
         assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), mask[y1 : y2 + 1, x1 : x2 + 1])
+
+
+def test_answers_with_many_objects_are_written_by_workers(http, image64, picture, monkeypatch):
+    """Writing JSON blocks all threads, so each object is written apart, and none on the event loop."""
+    dumps, by_workers, by_others = strict_json.dumps, [], []
+
+    def noted(value, **options):
+        text = dumps(value, **options)
+        is_worker = threading.current_thread().name.startswith("triton-sam-")
+        (by_workers if is_worker else by_others).append(text)
+        return text
+
+    monkeypatch.setattr(strict_json, "dumps", noted)
+    image = http.post("/v1/images", files={"image": picture}).json()["id"]
+    calls = [
+        ("/sam/automask/", {"type": "sam2_t", "b64img": image64}, {}),
+        ("/api/function_invocations", {"image": image64}, {"x-nuclio-function-name": "triton-sam-sam2-everything"}),
+        (f"/v1/images/{image}/everything", {"format": "polygons"}, {}),
+        (f"/v1/images/{image}/everything", {"format": "polygons"}, {"accept": "text/event-stream"}),
+    ]
+    for path, body, headers in calls:
+        for texts in (by_workers, by_others):
+            texts.clear()
+        assert http.post(path, json=body, headers=headers).status_code == 200
+        assert len(by_workers) == COUNT, path
+        assert all(len(text) < 1000 for text in by_others), path
 
 
 REFUSED = (

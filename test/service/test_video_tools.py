@@ -13,6 +13,7 @@ from support.conditions import wait_until
 from support.fake_clients import let_go_on, propagation_of, service_with_fakes, shapes
 from support.tools import base64_of, filled_each, geojson_mask, near
 
+from triton_sam._common import strict_json
 from triton_sam.masks import mask_to_box
 
 X, Y = clip.START
@@ -250,6 +251,16 @@ def test_frames_have_the_numbers_of_the_tool(running, post):
     assert "before" in post("propagate/stream", body, 422)["message"]
     assert running.service.http.post(f"{ROOT}/cleanup/{name}?model={MODEL}").json()["success"]
     assert post("prompt", click(name), 404)["code"] == "SESSION_NOT_FOUND"
+
+
+def test_the_frames_of_a_stream_are_written_one_by_one(running, post, session, monkeypatch):
+    dumps, written = strict_json.dumps, []
+    monkeypatch.setattr(strict_json, "dumps", lambda value, **more: (written.append(value), dumps(value, **more))[1])
+    post("prompt", click(session))
+    *_, last = streamed(running, session)
+    assert sorted(last["results"]) == [str(frame) for frame in range(COUNT)]
+    assert last["results"]["1"] in written
+    assert not any("results" in value for value in written)
 
 
 def test_a_stream_ends_when_its_session_does(running, post, session):

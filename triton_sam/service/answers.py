@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
+from .._common import strict_json
 from ..families.base import Family, FloatArray, Size
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Format, Segment
@@ -98,6 +99,11 @@ def write_answer(
     masks = [_mask(segment, form, request).model_dump_json(exclude_none=True).encode() for segment in segments]
     answer.milliseconds = round((time.monotonic() - started) * 1000, 2)
     return with_list(answer, "masks", masks)
+
+
+def to_json(value: Any) -> bytes:
+    """Return compact JSON. All other threads wait: write the parts of a long document one by one in a worker."""
+    return strict_json.dumps(value, separators=(",", ":")).encode()
 
 
 def with_list(answer: BaseModel, name: str, items: Iterable[bytes]) -> bytes:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from .._common import strict_json
 from ..client.concepts import FoundInstances
 from ..concepts.instances import Instance
 from ..concepts.query import MASK_THRESHOLD, MAX_EXAMPLES, MAX_TEXTS, THRESHOLD, Query, check_query
 from ..families import FAMILIES, get_family
 from ..families.base import Size
 from ..masks.segment import TOLERANCE, feature_collection
-from .answers import JSON, MAX_MASK_PIXELS
+from .answers import JSON, MAX_MASK_PIXELS, to_json
 from .cancellation import CancellableRequests
 from .engine import Engine, Pair
 from .problems import Problem
@@ -215,7 +214,7 @@ def to_document(answer: FindAnswer, objects: list[dict[str, Any]], form: str) ->
     """Return the whole response. ``objects`` come from encode_instances()."""
     head = {"type": "FeatureCollection", "features": objects}
     document = head if form == GEOJSON else {**answer.model_dump(), "objects": objects}
-    return strict_json.dumps(document, separators=(",", ":")).encode()
+    return to_json(document)
 
 
 def _bare(instance: Instance) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from .._common import strict_json
 from . import problems
+from .answers import to_json
 from .problems import Problem
 
 Item = TypeVar("Item")
@@ -65,14 +65,14 @@ class Events(Generic[Item]):
             yield found
 
 
-def to_bytes(name: str, data: str) -> bytes:
+def to_bytes(name: str, data: bytes) -> bytes:
     """Return an event as bytes. ``data`` is a JSON document on one line."""
-    return f"event: {name}\ndata: {data}\n\n".encode()
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
 def event(name: str, **members: Any) -> bytes:
     """Return an event as bytes; its data is a JSON object of ``members``."""
-    return to_bytes(name, strict_json.dumps(members, separators=(",", ":")))
+    return to_bytes(name, to_json(members))
 
 
 async def stream(events: Events[Item], write: Callable[[Item], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field
 
-from .._common import strict_json
 from ..client.speculative import SpeculativeSAM2Client
 from ..everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, parameters_of
 from ..everything.search import FoundMask, SearchProgress
@@ -21,7 +20,7 @@ from ..inputs.embeddings import ImageEmbeddings
 from ..masks.cleanup import MAX_THRESHOLD, Cleanup
 from ..masks.segment import TOLERANCE
 from . import events, problems
-from .answers import JSON, with_list
+from .answers import JSON, to_json, with_list
 from .budgets import stopping
 from .cancellation import CancellableRequests
 from .engine import Engine, Pair
@@ -215,11 +214,11 @@ class Search:
                 found.pop(gone, None)
         raise self._end
 
-    async def write(self, found: Mapping[int, FoundMask]) -> list[dict[str, Any]]:
-        """Return objects as JSON, one by one in a thread."""
+    async def write(self, found: Mapping[int, FoundMask]) -> list[bytes]:
+        """Return objects as JSON, written one by one in a thread."""
         form, tolerance = self._request.format, self._request.tolerance
 
-        def write(numbered: tuple[int, FoundMask]) -> dict[str, Any]:
+        def write(numbered: tuple[int, FoundMask]) -> bytes:
             number, mask = numbered
             each = mask.segment(number)
             bare = BareObject(
@@ -231,7 +230,7 @@ class Search:
                 point=[round(value, 2) for value in each.point],
                 crop_box=coco_box(each.crop_box),
             )
-            return {**bare.model_dump(), form: SINGLE_FORMATS[form].to_json(each, tolerance)}
+            return to_json({**bare.model_dump(), form: SINGLE_FORMATS[form].to_json(each, tolerance)})
 
         width, height = self._image.size
         return await self._engine.budgets.workers.map(2 * width * height, write, found.items())
@@ -365,8 +364,7 @@ def router(engine: Engine, searches: Searches, requests: CancellableRequests) ->
             detail=done.detail,
             milliseconds=done.milliseconds,
         )
-        written = (strict_json.dumps(each, separators=(",", ":")).encode() for each in objects)
-        return Response(with_list(answer, "objects", written), media_type=JSON)
+        return Response(with_list(answer, "objects", objects), media_type=JSON)
 
     return api
 
@@ -380,7 +378,9 @@ def _writer(search: Search) -> Callable[[FinderUpdate | Done], Awaitable[bytes]]
             return events.event("done", **{name: value for name, value in asdict(each).items() if value is not None})
         objects = b""
         if each.found or each.removed:
-            objects = events.event("objects", objects=await search.write(each.found), removed=list(each.removed))
+            written = b",".join(await search.write(each.found))
+            data = b'{"objects":[%b],"removed":%b}' % (written, to_json(list(each.removed)))
+            objects = events.to_bytes("objects", data)
         count += len(each.found) - len(each.removed)
         return objects + events.event("progress", done=each.done, total=each.total, objects=count)
 

@@ -1,5 +1,8 @@
 """Masks in other tools' formats: they survive the way there and back, without specks where people edit shapes."""
 
+import json
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
@@ -13,6 +16,7 @@ from triton_sam.masks.segment import Segment
 from triton_sam.service.adapters.bridge import Target
 from triton_sam.service.adapters.brush_rle import decode_brush, encode_brush
 from triton_sam.service.adapters.cvat import box_bits
+from triton_sam.service.adapters.label_studio import control_of
 from triton_sam.service.adapters.qupath import feature
 from triton_sam.service.adapters.roboflow import LogitsCache, pixel_polygons
 from triton_sam.service.adapters.roboflow_concepts import _best_of_all
@@ -37,10 +41,10 @@ def test_polygons_of_pixels_fill_to_the_mask(size):
 def test_a_single_pixel_and_an_empty_mask():
     mask = np.zeros((5, 7), bool)
     assert pixel_polygons(mask) == []
-    assert box_bits(Segment(mask, 0.5, None)) == []
+    assert box_bits(Segment(mask, 0.5, None)) == b"[]"
     mask[2, 6] = True
     assert pixel_polygons(mask) == [[[6, 2]]]
-    assert box_bits(Segment(mask, 0.5, None)) == [1, 6, 2, 6, 2]
+    assert box_bits(Segment(mask, 0.5, None)) == b"[1,6,2,6,2]"
 
 
 @pytest.mark.parametrize("size", [0.0, 0.7, 3.0])
@@ -234,7 +238,7 @@ def test_x_anylabeling_gets_a_group_where_several_shapes_or_a_number_need_one(pa
 def test_a_mask_of_specks_is_still_a_shape(parts, count):
     few = [parts[3], np.roll(parts[3], -5, axis=0)][:count]
     assert len(shapes_of(segment(few), Drawing())) == 1
-    assert feature(segment(few), 0, "sam2")["geometry"]["type"] == "Polygon"
+    assert json.loads(feature(segment(few), 0, "sam2"))["geometry"]["type"] == "Polygon"
 
 
 def test_an_empty_mask_is_no_shape(parts):
@@ -245,7 +249,29 @@ def test_an_empty_mask_is_no_shape(parts):
 def test_qupath_gets_no_specks_and_no_pinholes(parts):
     parts[0][20:35, 20:35] = False  # a hole
     parts[0][8, 8] = False  # a pinhole
-    geometry = feature(segment(parts), 0, "sam2")["geometry"]
+    geometry = json.loads(feature(segment(parts), 0, "sam2"))["geometry"]
     assert geometry["type"] == "MultiPolygon"
     assert [len(rings) for rings in geometry["coordinates"]] == [2, 1]
     assert all(ring[0] == ring[-1] for rings in geometry["coordinates"] for ring in rings)
+
+
+def test_a_labelling_setup_is_read_in_one_pass(monkeypatch):
+    """For each of its thousands of tags, a search of all images would block the service for minutes."""
+    visits = []
+
+    class Counted(ElementTree.Element):
+        def iter(self, tag=None):
+            visits.append(tag)
+            return super().iter(tag)
+
+    tags = (
+        '<BrushLabels toName="none"/>' * 50
+        + '<BrushLabels name="mask" toName="photo"><Label value="Dog"/></BrushLabels>'
+    )
+    config = f'<View><Image name="photo" value="$image"/>{tags}</View>'
+    parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(element_factory=Counted))
+    tree = ElementTree.fromstring(config, parser)
+    monkeypatch.setattr(ElementTree, "fromstring", lambda _: tree)
+    found = control_of(config)
+    assert (found.name, found.image, found.key, found.labels) == ("mask", "photo", "image", ("Dog",))
+    assert len(visits) <= 4

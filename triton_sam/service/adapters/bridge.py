@@ -8,7 +8,7 @@ import binascii
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import Response
 
-from ..._common import strict_json
 from ...concepts.instances import Instance
 from ...everything.search import FoundMask
 from ...families.base import FloatArray, Size
@@ -25,7 +24,7 @@ from ...masks.rle import mask_to_rle
 from ...masks.segment import Segment
 from ...tracks.records import MaskRecord
 from .. import answers
-from ..answers import JSON
+from ..answers import JSON, to_json
 from ..bodies import kind_of
 from ..cancellation import CancellableRequests
 from ..concepts import FindRequest, check_pair, find
@@ -298,7 +297,12 @@ class Bridge:
 
 def json_answer(content: Any) -> Response:
     """Return a JSON response; the content is JSON-compatible already."""
-    return Response(strict_json.dumps(content, separators=(",", ":")), media_type=JSON)
+    return Response(to_json(content), media_type=JSON)
+
+
+def json_list(items: Iterable[bytes]) -> Response:
+    """Return a JSON response with a list of items, each a JSON document that a worker has written."""
+    return Response(b"[%b]" % b",".join(items), media_type=JSON)
 
 
 def _given(members: Mapping[str, Any]) -> dict[str, Any]:

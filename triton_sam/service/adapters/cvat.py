@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import Field
 
@@ -17,10 +16,11 @@ from ..._common import strict_json
 from ...masks.polygons import mask_to_polygons
 from ...masks.rle import BoolArray
 from ...masks.segment import Segment
+from ..answers import to_json
 from ..engine import Pair
 from ..problems import Problem
 from .adapter import Adapter, basic_password
-from .bridge import Bridge, Lenient, Target, json_answer
+from .bridge import Bridge, Lenient, Target, json_list
 from .cvat_tracker import TrackCall, track
 
 PREFIX = "triton-sam-"
@@ -80,14 +80,14 @@ def router(bridge: Bridge) -> APIRouter:
         if ending == SUFFIX:
             options = {"pred_iou_thresh": body.threshold} if body.threshold else {}
             found = await bridge.everything(request, image, pair, options, detection, {"pred_iou_thresh": "threshold"})
-            return json_answer(found)
+            return json_list(found)
         if ending == WORDS:
             found = await bridge.instances(
                 *(request, image, pair, words),
                 lambda each: detection(each, each.label),
                 threshold=body.threshold or None,
             )
-            return json_answer(found)
+            return json_list(found)
         target = body.target()
         if target.is_empty:
             raise Problem(422, "set at least one point, or a box")
@@ -122,18 +122,14 @@ def _spec(labels: Sequence[str]) -> dict[str, str]:
     return {"spec": strict_json.dumps(known)}
 
 
-def detection(segment: Segment, label: str = LABEL) -> dict[str, Any] | None:
-    """Return an object in the form of a detector's result; None if the mask is empty."""
+def detection(segment: Segment, label: str = LABEL) -> bytes | None:
+    """Return an object as JSON in the form of a detector's result; None if the mask is empty."""
     rings = mask_to_polygons(segment.mask)
     if not rings:
         return None
-    return {
-        "confidence": str(round(segment.score, 5)),
-        "label": label,
-        "type": "mask",
-        "points": np.round(rings[0], 2).tolist(),
-        "mask": box_bits(segment),
-    }
+    points = np.round(rings[0], 2).tolist()
+    facts = {"confidence": str(round(segment.score, 5)), "label": label, "type": "mask", "points": points}
+    return b'%b,"mask":%b}' % (to_json(facts)[:-1], box_bits(segment))
 
 
 def interactor_json(segment: Segment) -> bytes:
@@ -156,16 +152,18 @@ def _rows_json(mask: BoolArray) -> bytes:
     return b"[" + text.tobytes()[:-1] + b"]"
 
 
-def box_bits(segment: Segment) -> list[int]:
-    """Return the pixels of a mask within its box, row by row, followed by the box x1, y1, x2, y2.
+def box_bits(segment: Segment) -> bytes:
+    """Return JSON: a list of the pixels of a mask within its box, row by row, followed by the box x1, y1, x2, y2.
 
     The corners are pixels inside the box, as in CVAT's masks. Reference: to_cvat_mask() of CVAT's functions.
     """
     if segment.box is None:
-        return []
+        return b"[]"
     x1, y1, x2, y2 = segment.box
-    bits: npt.NDArray[Any] = segment.mask[y1:y2, x1:x2].astype(np.uint8)
-    return [*bits.ravel().tolist(), x1, y1, x2 - 1, y2 - 1]
+    bits = segment.mask[y1:y2, x1:x2].ravel()
+    text = np.full(2 * bits.size, ord(","), np.uint8)
+    text[::2] = bits + np.uint8(ord("0"))
+    return b"[%b%d,%d,%d,%d]" % (text.tobytes(), x1, y1, x2 - 1, y2 - 1)
 
 
 def _function(name: str, kind: str, title: str, text: str, annotations: dict[str, str]) -> dict[str, Any]:

@@ -184,9 +184,10 @@ def control_of(config: str) -> Control:
         tree = ElementTree.fromstring(config)  # noqa: S314 - expat limits the expansion of entities
     except ElementTree.ParseError:
         raise Problem(422, "the labelling setup is not valid XML") from None
+    images = {each.get("name"): each for each in tree.iter("Image")}
     for tag, kind in CONTROLS.items():
         for element in tree.iter(tag):
-            image = next((each for each in tree.iter("Image") if each.get("name") == element.get("toName")), None)
+            image = images.get(element.get("toName"))
             if image is not None:
                 labels = tuple(each.get("value", "") for each in element.iter("Label") if each.get("value"))
                 key = image.get("value", "").removeprefix("$")

@@ -18,12 +18,13 @@ from ...families.base import FloatArray
 from ...inputs.images import open_image
 from ...masks.polygons import main_polygons, to_geometry
 from ...masks.segment import Segment
+from ..answers import to_json
 from ..engine import Pair
 from ..problems import Problem
 from ..store import check_image
 from ..videos.schemas import segment_of
 from .adapter import Adapter, basic_password
-from .bridge import Bridge, Lenient, Target, decoded, json_answer
+from .bridge import Bridge, Lenient, Target, decoded, json_list
 from .qupath_video import Sam2VideoBody, Sam3VideoBody, Sequences
 
 CONTRACT = "0.7.1"
@@ -116,7 +117,7 @@ def router(bridge: Bridge) -> APIRouter:
             lambda segment: feature(segment, segment.candidate, pair.name),
             multimask=body.multimask_output,
         )
-        return json_answer([each for candidates in found for each in candidates])
+        return json_list(each for candidates in found for each in candidates)
 
     @api.post("/automask/")
     async def automask(request: Request) -> Response:
@@ -126,7 +127,7 @@ def router(bridge: Bridge) -> APIRouter:
         found = await bridge.everything(
             *(request, image, pair, body.options()), lambda segment: feature(segment, segment.object_index, pair.name)
         )
-        return json_answer(found)
+        return json_list(found)
 
     @api.post("/sam3/")
     async def sam3(request: Request) -> Response:
@@ -143,7 +144,7 @@ def router(bridge: Bridge) -> APIRouter:
             names={"text": "text_prompt", "threshold": "confidence_threshold"},
             **filters,
         )
-        return json_answer(found)
+        return json_list(found)
 
     @api.get("/version/", response_class=PlainTextResponse)
     async def version() -> str:
@@ -190,7 +191,7 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
             *(request, pair, body),
             lambda record, number: feature(segment_of(record), number, pair.name, body.plane(record.frame)),
         )
-        return json_answer(found)
+        return json_list(found)
 
     @api.post("/sam3video/")
     async def sam3video(request: Request) -> Response:
@@ -200,11 +201,11 @@ def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
             *(request, pair, body),
             lambda record, number: feature(segment_of(record), number, words.name, body.plane(record.frame)),
         )
-        return json_answer(found)
+        return json_list(found)
 
 
-def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | None = None) -> dict[str, Any] | None:
-    """Return a mask without specks as a polygon or multi-polygon feature; None if the mask is empty."""
+def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | None = None) -> bytes | None:
+    """Return a mask without specks as JSON, a polygon or multi-polygon feature; None if the mask is empty."""
     polygons = main_polygons(segment.mask)
     if not polygons:
         return None
@@ -214,7 +215,7 @@ def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | N
     if plane is not None:
         geometry = {**geometry, "plane": plane}
     properties = {"object_idx": number, "label": "object", "quality": segment.score, "sam_model": model}
-    return {"type": "Feature", "geometry": geometry, "properties": properties}
+    return to_json({"type": "Feature", "geometry": geometry, "properties": properties})
 
 
 def refining(text: str, pair: Pair, max_megapixels: float) -> FloatArray:

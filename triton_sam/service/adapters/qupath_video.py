@@ -43,7 +43,8 @@ VISUAL = "visual"
 """SAM3's text for a prompt that has only boxes."""
 UNKNOWN = "these frames are unknown or expired: upload them again"
 
-Feature = dict[str, Any]
+Feature = bytes
+"""A GeoJSON feature as JSON."""
 Describe = Callable[[MaskRecord, int], Feature | None]
 Work = Callable[[StoredVideo], Coroutine[Any, Any, list[Feature]]]
 FrameNumber = Annotated[int, Field(ge=0, lt=1 << 31)]

@@ -20,12 +20,12 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.responses import StreamingResponse
 
-from ..._common import strict_json
 from ...masks.polygons import SMALLEST_AREA, Outlines
 from ...masks.rings import FloatPoints
 from ...masks.segment import Segment
 from ...tracks.records import MaskRecord
 from .. import events
+from ..answers import to_json
 from ..problems import Problem, meant_by
 from ..videos.schemas import PropagateRequest, segment_of, video_prompt
 from ..videos.store import StoredVideo
@@ -209,7 +209,7 @@ def add_routes(api: APIRouter, bridge: Bridge) -> None:
 
 
 def _event(members: dict[str, Any]) -> bytes:
-    return f"data: {strict_json.dumps(members, separators=(',', ':'))}\n\n".encode()
+    return b"data: %b\n\n" % to_json(members)
 
 
 def _success(data: dict[str, Any]) -> Response:
@@ -273,16 +273,16 @@ async def _walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGen
     yield _event({"type": "started", "total_frames": total, "start_frame_index": state.first})
     try:
         state.finished |= set(state.video.tracking.prompted)
-        results: dict[str, Any] = {}
+        results: list[bytes] = []
         propagation = await state.video.tracking.propagate(way)
         async with contextlib.aclosing(propagation.frames()) as frames:
             async for each in frames:
                 frame = each.frame + state.first
                 drawn = await bridge.in_thread(state.video, each.records, state.shapes)
-                results[str(frame)] = {"masks": _joined(drawn)}
+                results.append(b'"%d":%b' % (frame, to_json({"masks": _joined(drawn)})))
                 share = len(results) / total
                 yield _event({"type": "progress", "current_frame": frame, "total_frames": total, "progress": share})
-        yield _event({"type": "completed", "results": results})
+        yield b'data: {"type":"completed","results":{%b}}\n\n' % b",".join(results)
     except Exception as error:  # noqa: BLE001 - the response with status 200 has already started
         yield _event({"type": "error", "message": meant_by(error).detail})
 

@@ -179,7 +179,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         async def write(event: Tracked | Progress | Done) -> bytes:
             if isinstance(event, Tracked):
                 masks = await written(video, event.frame, event.records, body.format, body.tolerance)
-                return events.to_bytes("frame", masks.model_dump_json(exclude_none=True))
+                return events.to_bytes("frame", masks.model_dump_json(exclude_none=True).encode())
             return events.event("done" if isinstance(event, Done) else "progress", **asdict(event))
 
         return events.EventStream(events.stream(propagation.events, write), propagation.leave)

@@ -6,19 +6,21 @@ import re
 import subprocess
 import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 from support import clip
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.fake_clients import let_go_on, propagation_of, service_with_fakes
 from support.running_service import POINT, events_of, problem, track, upload, used
 
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ServerUnreachableError, VideoError
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service.videos.downloads import DownloadFile
 
 # --- tracking --------------------------------------------------------------------------------------------------------
 
@@ -236,6 +238,28 @@ def test_downloads_count_as_bytes_of_videos(mp4):
         assert "bytes of videos" in problem(answer, 503)["detail"]
         folder = fakes.service.app.state.videos.get(path.rsplit("/", 1)[1]).room.folder
         assert [each.name for each in folder.iterdir()] == ["video"]
+
+
+def test_clicks_do_not_wait_for_files(http, running, video, monkeypatch):
+    """A file with all frames of a long video takes minutes."""
+    http.post(f"{video}/prompts", json=POINT)
+    free, writing, write = threading.Event(), [], DownloadFile._write
+
+    def held(file, frames):
+        writing.append(file)
+        free.wait(PATIENCE)
+        write(file, frames)
+
+    monkeypatch.setattr(DownloadFile, "_write", held)
+    with ThreadPoolExecutor() as pool:
+        files = [pool.submit(http.get, f"{video}/masks", params={"format": "rle"}) for _ in range(3)]
+        try:
+            wait_until(lambda: len(writing) == 2)
+            answer = pool.submit(http.post, f"{video}/prompts", json={**POINT, "object_id": 2})
+            assert answer.result(PATIENCE / 2).status_code == 200
+        finally:
+            free.set()
+        assert [file.result().status_code for file in files] == [200] * 3
 
 
 def test_the_lines_of_the_documentation_work(running, tracker, mp4, tmp_path):

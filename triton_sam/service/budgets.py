@@ -59,7 +59,7 @@ SMALL_PIXELS = 4 * MEGA
 """Masks and previews up to this size are small: they never wait for large ones."""
 SMALL_SHARE = 4
 """One in this many pixels, a quarter of them, is reserved for small ones."""
-SMALL_WORKERS, LARGE_WORKERS = 2, 1
+SMALL_WORKERS, LARGE_WORKERS, FILE_WORKERS = 2, 1, 2
 LOGITS_AS_TEXT = 4
 """A logit in JSON takes the memory of this many pixels: base64, and its copy when the response is joined."""
 PAGES_MESSAGES = 300.0
@@ -191,24 +191,25 @@ class Stopped(Exception):  # noqa: N818 - control flow, never reported
 
 
 class Workers:
-    """Threads that compute masks and previews, and the pixels that they may hold in memory.
+    """Threads that compute masks and previews or write files, and the pixels that they may hold in memory.
 
-    Small work never waits for large work. A thread cannot be interrupted: if the caller leaves, the work stops at the
-    next mask, and its pixels are returned when the thread ends.
+    Small work never waits for large work, and neither waits for files. A thread cannot be interrupted: if the caller
+    leaves, the work stops at the next mask, and its pixels are returned when the thread ends.
     """
 
     def __init__(self, pixels: int, metrics: Metrics) -> None:
         small = pixels // SMALL_SHARE
         self._largest_small = min(SMALL_PIXELS, small)
         self._stops: set[threading.Event] = set()
-        self._small, self._large = (
+        self._small, self._large, self._files = (
             (
-                WaitingBudget(f"{name}_work_pixels", max(1, limit), "masks and previews", metrics),
+                WaitingBudget(f"{name}_work_pixels", max(1, limit), what, metrics),
                 concurrent.futures.ThreadPoolExecutor(count, f"triton-sam-{name}"),
             )
-            for name, limit, count in (
-                ("small", small, SMALL_WORKERS),
-                ("large", pixels - small, LARGE_WORKERS),
+            for name, limit, count, what in (
+                ("small", small, SMALL_WORKERS, "masks and previews"),
+                ("large", pixels - small, LARGE_WORKERS, "masks and previews"),
+                ("file", small, FILE_WORKERS, "files"),
             )
         )
 
@@ -217,14 +218,18 @@ class Workers:
         pixels: int,
         fetch: Callable[[], Awaitable[Iterable[Item]]],
         work: Callable[[Iterator[Item]], Result],
+        *,
+        is_file: bool = False,
     ) -> Result:
         """Fetch items, and process them one by one in a thread.
 
         Args:
             pixels: maximum number of pixels in memory at a time.
             fetch: returns the items; it is called when the pixels are free.
+            is_file: whether the work writes all images or frames to a file, which may take minutes.
         """
-        budget, executor = self._small if pixels <= self._largest_small else self._large
+        small_or_large = self._small if pixels <= self._largest_small else self._large
+        budget, executor = self._files if is_file else small_or_large
         lease = await budget.wait(pixels)
         stop = threading.Event()
         try:
@@ -256,17 +261,24 @@ class Workers:
         """Return a function's results for items, processed one by one in a thread."""
         return await self.reduce(pixels, lambda found: [convert(each) for each in found], items)
 
-    async def reduce(self, pixels: int, work: Callable[[Iterator[Item]], Result], items: Iterable[Item]) -> Result:
-        """Return the result of a function of all items, processed one by one in a thread."""
+    async def reduce(
+        self,
+        pixels: int,
+        work: Callable[[Iterator[Item]], Result],
+        items: Iterable[Item],
+        *,
+        is_file: bool = False,
+    ) -> Result:
+        """Return the result of a function of all items, processed one by one in a thread; see run()."""
 
         async def fetch() -> Iterable[Item]:
             return items
 
-        return await self.run(pixels, fetch, work)
+        return await self.run(pixels, fetch, work, is_file=is_file)
 
     def refuse(self) -> None:
         """Reject all work that has not begun."""
-        for budget, _ in (self._small, self._large):
+        for budget, _ in (self._small, self._large, self._files):
             budget.close()
 
     def close(self) -> None:
@@ -274,7 +286,7 @@ class Workers:
         self.refuse()
         for stop in self._stops:
             stop.set()
-        for _, executor in (self._small, self._large):
+        for _, executor in (self._small, self._large, self._files):
             executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -190,7 +190,8 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         def write(steps: Iterator[None]) -> bytes:
             return wanted.to_zip(form, lambda: next(steps))  # raises when the client has disconnected
 
-        work = engine.budgets.workers.reduce(wanted.pixels * MASKS_AT_A_TIME, write, itertools.repeat(None))
+        pixels = wanted.pixels * MASKS_AT_A_TIME
+        work = engine.budgets.workers.reduce(pixels, write, itertools.repeat(None), is_file=True)
         return Response(await requests.run(request, work), media_type=ZIP)
 
     return api

@@ -79,8 +79,9 @@ class DownloadFile:
                     self._path.unlink(missing_ok=True)
 
         width, height = self._video.file.size
+        workers = self._budgets.workers
         try:
-            self._disk.grow(await self._budgets.workers.reduce(2 * width * height, work, sorted(self._masks)))
+            self._disk.grow(await workers.reduce(2 * width * height, work, sorted(self._masks), is_file=True))
         except FileNotFoundError:
             raise gone() from None
 

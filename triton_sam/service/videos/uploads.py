@@ -167,8 +167,6 @@ class Room:
 
 
 VIDEO, FRAMES = "video", "frames"
-MAX_HEADERS = 8192
-"""Maximum bytes of the headers of one part."""
 
 
 @dataclass
@@ -201,7 +199,7 @@ class _Parts:
             "on_part_end": self._close,
             "on_end": self._end,
         }
-        parser: Any = MultipartParser
+        parser: Any = MultipartParser  # it limits the number and the size of a part's headers
         self._parser = parser(boundary, callbacks)
 
     def write(self, piece: bytes) -> None:
@@ -227,19 +225,14 @@ class _Parts:
         self._field, self._value = b"", b""
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._field = self._grown(self._field, data[start:end])
+        self._field += data[start:end]
 
     def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value = self._grown(self._value, data[start:end])
+        self._value += data[start:end]
 
     def _header_end(self) -> None:
         self._headers[self._field.lower()] = self._value
         self._field, self._value = b"", b""
-
-    def _grown(self, text: bytes, piece: bytes) -> bytes:
-        if len(text) + len(piece) + sum(map(len, self._headers.values())) > MAX_HEADERS:
-            raise Problem(400, "the headers of a part of the body are too long")
-        return text + piece
 
     def _open(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))

@@ -1,5 +1,7 @@
 """CVAT's tracker: states are handles of sessions, with a video client that moves discs."""
 
+import threading
+
 import numpy as np
 import pytest
 from support import clip, cvat_requests
@@ -8,6 +10,7 @@ from support.tools import base64_of, filled_each, near
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
+from triton_sam.service.adapters import cvat_tracker
 from triton_sam.service.adapters.cvat_tracker import box_runs, mask_of_points
 
 NAME = "triton-sam-sam2-tracker"
@@ -65,6 +68,20 @@ def test_the_requests_of_the_gateway_of_cvat(http):
         assert (rectangle["points"] if is_typed else rectangle) == list(mask_to_box(clip.disc(frame)))
         assert not begins or is_typed == isinstance(request["body"]["shapes"][0], dict)
     assert len(requests) == 4
+
+
+def test_masks_of_shapes_are_drawn_by_workers(http, monkeypatch):
+    """Workers limit the pixels in memory: 64 masks of an image of 100 million pixels would take gigabytes."""
+    threads = []
+
+    def noted(function):
+        return lambda *args: (threads.append(threading.current_thread().name), function(*args))[1]
+
+    for function in (cvat_tracker.drawn_of, cvat_tracker.shape_of):
+        monkeypatch.setattr(cvat_tracker, function.__name__, noted(function))
+    tracked(http, 0, [{"type": "mask", "points": box_runs(clip.disc(0))}])
+    assert len(threads) == 2
+    assert all(name.startswith("triton-sam-") for name in threads)
 
 
 def test_many_objects_of_all_kinds(http, tracker):

@@ -22,7 +22,6 @@ from ...everything.search import FoundMask
 from ...families.base import FloatArray, Size
 from ...masks.rle import mask_to_rle
 from ...masks.segment import Segment
-from ...tracks.records import MaskRecord
 from .. import answers
 from ..answers import JSON, to_json
 from ..bodies import kind_of
@@ -38,6 +37,7 @@ from ..videos.store import StoredVideo, Videos
 from ..videos.uploads import Upload
 
 Message = TypeVar("Message", bound=BaseModel)
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -204,11 +204,10 @@ class Bridge:
         check_pair(pair)
         asked = validated(FindRequest, names, text=list(texts) or None, **_given(filters))
         query = asked.to_query(image.size, image.size)
-        width, height = image.size
 
         async def work() -> list[Result]:
             found = await find(self.engine, pair, image, None, query)
-            return _drawn(await self.engine.budgets.workers.map(2 * width * height, convert, found))
+            return _drawn(await self.in_thread(image.size, found, convert))
 
         return await self._requests.run(request, work())
 
@@ -244,9 +243,7 @@ class Bridge:
         try:
             seconds = self.engine.settings.search_seconds
             objects, _ = await self._requests.run(request, search.objects(), timeout=seconds)
-            width, height = image.size
-            work = self.engine.budgets.workers.map(2 * width * height, write, enumerate(objects.values()))
-            return _drawn(await work)
+            return _drawn(await self.in_thread(image.size, enumerate(objects.values()), write))
         finally:
             search.leave()
 
@@ -287,12 +284,9 @@ class Bridge:
 
         return await self.instances(request, image, await self.words_pair(), texts, convert, **filters)
 
-    async def in_thread(
-        self, video: StoredVideo, records: Sequence[MaskRecord], convert: Callable[[MaskRecord], Result]
-    ) -> list[Result]:
-        """Convert masks to the tool's form, one by one in a thread."""
-        width, height = video.file.size
-        return await self.engine.budgets.workers.map(2 * width * height, convert, records)
+    async def in_thread(self, size: Size, items: Iterable[Item], convert: Callable[[Item], Result]) -> list[Result]:
+        """Convert masks of this width and height from or to the tool's form, one by one in a thread."""
+        return await self.engine.budgets.workers.map(2 * size[0] * size[1], convert, items)
 
 
 def json_answer(content: Any) -> Response:

@@ -6,7 +6,6 @@ object in a session of the service. CVAT signs the state and returns it with the
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -79,14 +78,14 @@ async def track(bridge: Bridge, request: Request, pair: Pair, call: TrackCall) -
     if len({state.session for state in followed.values()}) > MAX_SESSIONS:
         raise Problem(422, f"the objects of one call may belong to {MAX_SESSIONS} sessions")
     typed = {place: shape if isinstance(shape, Typed) else untyped(shape) for place, shape in begun.items()}
-    drawn = await asyncio.to_thread(lambda: [drawn_of(each, image.size) for each in typed.values()])
+    drawn = await bridge.in_thread(image.size, typed.values(), lambda each: drawn_of(each, image.size))
     found = await _follow(bridge, request, image, followed)
     if drawn:
         session, masks = await bridge.run(request, bridge.videos.begin(image, pair, drawn))
         for number, (place, record) in enumerate(zip(typed, masks, strict=True), 1):
             found[place] = record, State(session, number, typed[place].type, isinstance(begun[place], Typed))
     ordered = [found.get(place) for place in range(count)]
-    shown = await asyncio.to_thread(lambda: [None if each is None else shape_of(*each) for each in ordered])
+    shown = await bridge.in_thread(image.size, ordered, lambda each: None if each is None else shape_of(*each))
     return json_answer({"shapes": shown, "states": [None if each is None else str(each[1]) for each in ordered]})
 
 

@@ -127,10 +127,7 @@ class _Tool:
             return []
         if len(drawn) > MAX_OBJECTS:
             raise Problem(422, f"{len(drawn)} brushes and polygons: one call takes {MAX_OBJECTS}")
-
-        width, height = size
-        workers = self._bridge.engine.budgets.workers
-        found = await workers.map(2 * width * height, lambda each: drawn_prompt(each, size, pair.family), drawn)
+        found = await self._bridge.in_thread(size, drawn, lambda each: drawn_prompt(each, size, pair.family))
         return [each for each in found if each is not None]
 
     async def _image(self, task: Task, control: Control) -> StoredImage:

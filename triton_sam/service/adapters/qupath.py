@@ -109,8 +109,7 @@ def router(bridge: Bridge) -> APIRouter:
         pair = await _pair(bridge, body.type)
         image = await bridge.image(body.b64img, "b64img")
         points = body.point_coords or []
-        limit = bridge.engine.settings.max_megapixels
-        mask = None if body.b64mask is None else await asyncio.to_thread(refining, body.b64mask, pair, limit)
+        mask = None if body.b64mask is None else await _refining(bridge, body.b64mask, pair)
         target = Target(points, body.point_labels or [1] * len(points), body.bbox or None, mask)
         found = await bridge.masks(
             *(request, image, pair, [target]),
@@ -218,16 +217,21 @@ def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | N
     return to_json({"type": "Feature", "geometry": geometry, "properties": properties})
 
 
-def refining(text: str, pair: Pair, max_megapixels: float) -> FloatArray:
+async def _refining(bridge: Bridge, text: str, pair: Pair) -> FloatArray:
     """Return the mask in a base64 string as logits of the decoder's input size, float32 (S,S)."""
     if not pair.family.takes_mask:
         raise Problem(422, f"{pair.name} takes no mask: leave b64mask out")
-    content = decoded(text, "b64mask")
-    check_image(content, max_megapixels)
-    try:
+    content = await asyncio.to_thread(decoded, text, "b64mask")
+    size = await asyncio.to_thread(check_image, content, bridge.engine.settings.max_megapixels)
+
+    def read(content: bytes) -> FloatArray:
         return mask_logits(np.asarray(open_image(content).convert("L")) > 0, pair.family)
+
+    try:
+        [logits] = await bridge.in_thread(size, [content], read)
     except ImageError as error:
         raise Problem(422, f"b64mask: {error}") from None
+    return logits
 
 
 async def _pair(bridge: Bridge, kind: str) -> Pair:

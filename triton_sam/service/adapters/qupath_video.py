@@ -252,7 +252,7 @@ class Sequences:
             propagation = await video.tracking.propagate(way)
             async with contextlib.aclosing(propagation.frames()) as frames:
                 async for each in frames:
-                    by_frame[each.frame] = await self._bridge.in_thread(video, each.records, feature)
+                    by_frame[each.frame] = await self._bridge.in_thread(video.file.size, each.records, feature)
         return [each for frame in sorted(by_frame) for each in by_frame[frame] if each is not None]
 
 

@@ -244,7 +244,7 @@ async def _click(bridge: Bridge, state: State, body: PromptRequest) -> Shapes:
     state.finished.discard(number)
     state.labels.pop(number, None)
     state.drawing = body.params
-    return _joined(await bridge.in_thread(state.video, [await tracking.add(prompt)], state.shapes))
+    return _joined(await bridge.in_thread(state.video.file.size, [await tracking.add(prompt)], state.shapes))
 
 
 async def _name(bridge: Bridge, request: Request, state: State, body: PromptRequest) -> Shapes:
@@ -263,7 +263,8 @@ async def _name(bridge: Bridge, request: Request, state: State, body: PromptRequ
         await tracking.add(video_prompt(frame=frame, object_id=number, mask_rle=each.rle))
         for number, each in enumerate(found, 1)
     ]
-    drawn = await bridge.in_thread(state.video, records, lambda record: state.shapes(record, scores[record.object_id]))
+    size = state.video.file.size
+    drawn = await bridge.in_thread(size, records, lambda record: state.shapes(record, scores[record.object_id]))
     return _joined(drawn)
 
 
@@ -278,7 +279,7 @@ async def _walk(bridge: Bridge, state: State, way: PropagateRequest) -> AsyncGen
         async with contextlib.aclosing(propagation.frames()) as frames:
             async for each in frames:
                 frame = each.frame + state.first
-                drawn = await bridge.in_thread(state.video, each.records, state.shapes)
+                drawn = await bridge.in_thread(state.video.file.size, each.records, state.shapes)
                 results.append(b'"%d":%b' % (frame, to_json({"masks": _joined(drawn)})))
                 share = len(results) / total
                 yield _event({"type": "progress", "current_frame": frame, "total_frames": total, "progress": share})

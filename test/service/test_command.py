@@ -79,6 +79,7 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
         (["--limits", "{"], "--limits is not JSON"),
         (["--root-path", "sam"], "--root-path 'sam': write a path such as /sam"),
         (["--token", ""], "the token is empty"),
+        (["--token", "schlüssel"], "the token of 'default' must consist of ASCII letters"),
         (["--port", "-1"], "--port must be 0 to 65535, not -1"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
     ],

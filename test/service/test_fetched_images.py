@@ -5,6 +5,7 @@ Where they come from, with which token, and how failures are told.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
 import json
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.running_service import problem, running_service
 from support.tools import CLICK, asked_of_label_studio
 
@@ -248,6 +249,23 @@ def test_failures_are_told(fetching, site, reachable):
     for ask, path, status, text in FAILURES:
         answer = ask(fetching, site + path if ask is by_url else path)
         assert (answer.status_code, text in answer.text) == (status, True), (path, answer.text)
+
+
+@pytest.mark.anyio
+async def test_slow_sites_hold_no_threads_that_other_requests_need():
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    free = threading.Event()
+
+    def request(_):
+        free.wait(PATIENCE)
+        raise ValueError
+
+    slow = asyncio.create_task(public.fetch("http://slow.example", 1, request))
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "other"), PATIENCE / 2) == "other"
+    free.set()
+    with pytest.raises(public.FetchError):
+        await slow
 
 
 @pytest.mark.parametrize("ask", [by_url, by_task])

@@ -6,6 +6,7 @@ Without this, a redirect could make the service reach its own network, or a clou
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import ipaddress
 import socket
@@ -22,7 +23,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from ..transport.timed_sockets import CURRENT, Call, TimedTlsSocket, connect, resolve
-from .budgets import Budgets
+from .budgets import MAX_FETCHES, Budgets
 from .problems import Problem
 from .schemas import Strict, examples
 from .settings import MEBI, ServiceSettings
@@ -31,6 +32,8 @@ MAX_REDIRECTS = 4
 SECONDS = 30.0
 """The timeout for one file, from the name lookup to the last byte, with all redirects."""
 PIECE = 1 << 16
+_THREADS = concurrent.futures.ThreadPoolExecutor(2 * MAX_FETCHES, "triton-sam-fetch")
+"""Slow hosts hold these threads for up to SECONDS. Those of asyncio.to_thread() are few, and all requests use them."""
 HEADERS = {"Accept-Encoding": "identity", "Connection": "close"}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
@@ -66,7 +69,7 @@ async def fetch(url: str, limit: int, request: Callable[[str], urllib3.BaseHTTPR
     end = time.monotonic() + SECONDS
     call = Call(end)
     try:
-        return await asyncio.to_thread(_fetch, url, limit, request, call, end)
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, _fetch, url, limit, request, call, end)
     finally:
         call.cancel()  # even if the caller has disconnected
 

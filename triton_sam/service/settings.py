@@ -50,6 +50,13 @@ class Token:
     secret: str = field(repr=False)
     quota: Quota = NO_QUOTA
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[ -~]+", self.secret):
+            raise ConfigurationError(
+                f"the token of {self.name!r:.60} must consist of ASCII letters, digits and signs: "
+                "programs send other characters in different ways"
+            )
+
 
 def read_tokens(path: str | Path, quota: Quota = NO_QUOTA) -> tuple[Token, ...]:
     """Read a token file: JSON with an object for each caller, by name.

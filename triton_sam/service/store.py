@@ -78,15 +78,17 @@ async def accept_image(
         upright: whether the caller's coordinates follow the EXIF orientation; otherwise, an image loses it: a JPEG or
             PNG stays as it is otherwise, another format becomes a PNG that lies as it is stored.
     """
-    turn = 1
-    if not upright:
-        content, turn = await asyncio.to_thread(as_stored, content)
-    size = await asyncio.to_thread(check_image, content, max_megapixels)
-    if turn == 1 and await asyncio.to_thread(servers_read, content):
-        return content, size
+
+    def look() -> tuple[bytes, Size, int, bool]:
+        kept, turn = (content, 1) if upright else as_stored(content)
+        return kept, check_image(kept, max_megapixels), turn, turn == 1 and servers_read(kept)
+
+    kept, size, turn, is_readable = await asyncio.to_thread(look)
+    if is_readable:
+        return kept, size
 
     def convert() -> tuple[bytes, Size]:
-        converted = to_png(content, UPLOADS, turn)
+        converted = to_png(kept, UPLOADS, turn)
         return converted, check_image(converted, max_megapixels)  # there may be more pixels than the header says
 
     return await workers.call(size[0] * size[1], convert)

@@ -1,6 +1,8 @@
 """The one cache behind the session model's images, the service's images and the embeddings of the 2024 API."""
 
 import random
+import threading
+import time
 
 import pytest
 
@@ -77,3 +79,30 @@ def test_any_calls_keep_the_values_that_were_used_last(limit):
                 model.lower_limit(least)
             assert (cache.limit, cache.nbytes, cache.values()) == (model.limit, model.nbytes(), list(model.sizes))
             assert len(cache) == len(model.sizes)
+
+
+class SlowKey(str):
+    """A key that lets other threads run in the middle of each call of the cache."""
+
+    __slots__ = ()
+
+    def __hash__(self):
+        time.sleep(0)
+        return super().__hash__()
+
+
+def test_threads_that_put_and_remove_lose_no_bytes():
+    cache = ByteLru(100)
+
+    def work(number):
+        for turn in range(300):
+            cache.put(SlowKey(turn % 20 + number), turn, 1 + turn % 30)
+            cache.remove(SlowKey(turn % 7))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = cache.nbytes
+    assert kept == sum(iter(cache.remove_oldest, 0)) <= 100

@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
+from support.rectangles import found_mask
 
 from triton_sam import Cleanup
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything.parameters import Parameters, parameters_of
-from triton_sam.everything.search import Found, FoundMask, Part, see
+from triton_sam.everything.search import Found, FoundMask, Part, search_in_parts, see
 from triton_sam.families import get_family
 
 FAMILY = get_family("sam2")
@@ -101,6 +103,30 @@ def test_a_found_mask_becomes_an_object_in_the_image():
     assert segment.mask.shape == (100, 200)
     assert (segment.object_index, segment.candidate, segment.logits) == (0, 0, None)
     assert (segment.score, segment.stability_score, segment.point, segment.crop_box) == (0.75, 0.5, (47, 32), CROP)
+
+
+@pytest.mark.parametrize(("threshold", "kept"), [(0.7, 2), (1.0, 3)])
+def test_of_an_object_in_two_crops_that_of_the_smaller_crop_is_kept(threshold, kept):
+    drawn = np.zeros((2, 64, 64), np.bool_)
+    drawn[0, 20:30, 5:15] = drawn[1, 40:60, 5:15] = True
+    corner = (0, 0, 43, 43)
+    answers = {
+        (0, 0, 64, 64): [found_mask(mask, crop=(0, 0, 64, 64)) for mask in drawn],
+        corner: [found_mask(drawn[0], crop=corner)],
+    }
+    parameters = Parameters(points_per_side=1, crop_n_layers=1, crop_nms_thresh=threshold)
+    search = search_in_parts(Image.new("RGB", (64, 64)), parameters)
+    answer, found = None, None
+    while found is None:
+        try:
+            step = search.send(answer)
+        except StopIteration as ended:
+            found = ended.value
+        else:
+            answer = Found(answers.get(step.crop, [])) if isinstance(step, Part) else None
+    assert len(found.masks) == kept
+    assert found.dropped["crop_nms_thresh"] == 3 - kept
+    assert {each.crop for each in found.masks if each.placed_box == (5, 20, 14, 29)} >= {corner}
 
 
 # Parameters

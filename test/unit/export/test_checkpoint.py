@@ -269,7 +269,12 @@ def test_the_state_of_an_object_changes_nothing(tmp_path: Path) -> None:
     assert torch_file._parameter.__defaults__ is None
 
 
-def test_a_pickle_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_file, "MAX_PICKLE", 10)
-    with pytest.raises(CheckpointError, match=r"its pickle has \d+ bytes, more than 10"):
-        read(write_records(tmp_path / "x.pt", pickled({"a": tensor_of()}), s0=bytes(16)))
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(33_554_432, "'x' is not a tensor"), (33_554_433, "its pickle has 33554433 bytes, more than 33554432")],
+)
+def test_a_pickle_may_have_32_mebibytes(tmp_path: Path, size: int, words: str) -> None:
+    before, after = b"\x80\x02}X\x05\x00\x00\x00model}X\x01\x00\x00\x00xX", b"ss."
+    filling = size - len(before) - 4 - len(after)
+    with pytest.raises(CheckpointError, match=words):
+        read(write_records(tmp_path / "x.pt", before + filling.to_bytes(4, "little") + bytes(filling) + after))

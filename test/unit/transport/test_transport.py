@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -250,6 +251,34 @@ def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(kind, scheme, val
     with pytest.raises(ConfigurationError, match="the header 'Authorization' holds a character") as caught:
         kind(f"{scheme}://localhost", headers={"Authorization": value})
     assert "secret" not in str(caught.value)
+
+
+def test_threads_that_call_first_at_once_share_one_channel(monkeypatch):
+    made, start = [], threading.Barrier(8)
+
+    class Channel:
+        def __init__(self, *_, **__):
+            time.sleep(0.05)  # the other threads arrive meanwhile
+            made.append(self)
+
+        def is_server_ready(self, **_):
+            return True
+
+        def close(self):
+            made.remove(self)
+
+    def call():
+        start.wait()
+        assert transport.is_ready()
+
+    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Channel)
+    transport = Transport(parse_url("grpc://localhost:1"))
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(call) for _ in range(8)]:
+            done.result()
+    assert len(made) == 1
+    transport.close()
+    assert made == []
 
 
 def test_a_call_that_grpc_forgets_ends_all_the_same(monkeypatch):

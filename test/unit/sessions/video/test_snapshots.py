@@ -12,7 +12,7 @@ from triton_sam.errors import (
     PromptError,
 )
 from triton_sam.families import get_family
-from triton_sam.sessions.video.memory import CONFIRMED_FRAMES, Limits, ObjectMemory, Output, sizes
+from triton_sam.sessions.video.memory import Limits, ObjectMemory, Output, sizes
 from triton_sam.sessions.video.sessions import read_snapshot, write_snapshot
 from triton_sam.sessions.video.tracker import Tracker
 
@@ -158,8 +158,8 @@ def test_confirmed_objects_count_as_prompted_until_others_follow(video_sessions,
         session.do("propagate", frame_index=frame, remember=False)
         session.do("update_memories", frame_index=frame, confirmed=[1])
     known = memory_of(video_sessions, session, 1)
-    assert list(known.prompted) == [0, *range(9 - CONFIRMED_FRAMES, 9)]
-    assert sorted(known.tracked) == list(range(1, 9 - CONFIRMED_FRAMES))
+    assert list(known.prompted) == [0, 5, 6, 7, 8]  # the newest four
+    assert sorted(known.tracked) == [1, 2, 3, 4]
     session.click(7, 1, points=((1, 1),))  # a correction takes the place of the confirmed output
     assert 7 not in known.prompted
     corrected = known.new_tracked[7]

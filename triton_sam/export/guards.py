@@ -24,6 +24,9 @@ from ..families.tables import GUARD_PREFIX, Dimension, ModelSpec, Tensor
 _REFUSED = -2
 """A size that Reshape refuses in every version of ONNX Runtime, also for an empty tensor."""
 
+_AXES_AS_INPUT = 18
+"""The opset from which ReduceMin takes the axes as an input. Published graphs may have an older one."""
+
 
 def add_guard(model: onnx.ModelProto, spec: ModelSpec) -> None:
     """Put the guard between the inputs of a graph and its nodes.
@@ -44,6 +47,7 @@ class _Guard:
 
     def __init__(self, model: onnx.ModelProto, spec: ModelSpec) -> None:
         self.graph = model.graph
+        self.opset = max((each.version for each in model.opset_import if not each.domain), default=1)
         self.spec = spec
         self.shapes = {value.name: _shape(value) for value in model.graph.input}
         self.inputs = [tensor for tensor in spec.inputs if any(side == 0 for side in self.shapes[tensor.name])]
@@ -142,7 +146,10 @@ class _Guard:
         enough = self._add("GreaterOrEqual", [own, self._constant("minima", minima)], "enough")
         right = self._add("And", [fits, enough], "right")
         counted = self._add("Cast", [right], "counted", to=TensorProto.INT64)
-        fewest = self._add("ReduceMin", [counted, self._constant("axis", [0])], "fewest", keepdims=0)
+        axis = (
+            [self._constant("axis", [0])] if self.opset >= _AXES_AS_INPUT else []
+        )  # else all axes, of which it has one
+        fewest = self._add("ReduceMin", [counted, *axis], "fewest", keepdims=0)
         return self._add("Cast", [fewest], "verdict", to=TensorProto.BOOL)
 
     def _choices(self, tensor: Tensor, axis: int) -> Sequence[int | str]:

@@ -1,10 +1,11 @@
-"""Add the guard to downloaded graphs or graphs from an earlier version: `triton-sam doctor --fix`.
+"""Add the guard to downloaded graphs, and by `triton-sam doctor --fix` to graphs from an earlier version.
 
 This needs the onnx package, but neither torch nor the checkpoint. The weights are not changed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from .._common.extras import missing
@@ -24,13 +25,13 @@ except ImportError as error:
     raise missing("repairing needs", "local", error) from error
 
 
-def add_missing_guards(repository: Path) -> list[Path]:
-    """Add the guard to every unguarded graph of a model repository; all graphs change, or none does.
+def add_missing_guards(repository: Path, only: Collection[Path] | None = None) -> list[Path]:
+    """Add the guard to every unguarded graph of a model repository, or to some; all graphs change, or none does.
 
     Returns:
         The changed ONNX files.
     """
-    changed = unguarded_graphs(repository)
+    changed = [path for path in unguarded_graphs(repository) if only is None or path in only]
     moves: list[tuple[Path, Path]] = []
     if not changed:
         return []

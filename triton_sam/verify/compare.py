@@ -83,7 +83,7 @@ class Row:
         If the thresholds have a limit for logits, one pixel may differ. Rounding decides a pixel whose logit is almost
         0, and in a mask of fewer than 10,000 pixels this single pixel lowers the IoU below 0.9999.
         """
-        if not self.score_diff < thresholds.score:
+        if not self.score_diff < thresholds.score or np.isnan(self.logit_diff):
             return False
         if thresholds.logit is None:
             return self.iou > thresholds.iou

@@ -172,9 +172,9 @@ class VideoRow:
 
         NaN never does. One pixel may differ, because rounding decides it.
         """
-        if self.visible == 0:
+        if self.visible == 0 or np.isnan(self.logit_diff):
             return False
-        return self.iou >= threshold or (0 <= self.pixels <= 1 and not np.isnan(self.logit_diff))
+        return self.iou >= threshold or 0 <= self.pixels <= 1
 
 
 def threshold(frames: int, precision: str = "fp32") -> float:

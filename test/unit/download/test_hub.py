@@ -28,7 +28,7 @@ from triton_sam.download.hub import Hub, download_checkpoint, download_onnx  # n
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
 from triton_sam.families.sam3 import SAM3  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
-from triton_sam.repository.folder import list_models  # noqa: E402
+from triton_sam.repository.folder import list_models, unguarded_graphs  # noqa: E402
 
 
 @pytest.fixture
@@ -271,10 +271,13 @@ def test_command(fake, tmp_path, capsys):
     mirror, repository = ["--mirror", fake.url, "-q"], ["--model-repository", str(tmp_path)]
     assert main(["download", "sam3", "fp16", *mirror, *repository]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("sam3_encoder/1/vision_encoder.onnx")
+    assert unguarded_graphs(tmp_path) == []
     fetched(fake)
     assert main(["setup", "sam3", "fp16", "--precision", "fp16", *mirror, *repository]) == 0
     assert main(["setup", "sam3", "--precision", "fp16", *mirror, *repository]) == 0
-    assert fetched(fake) == []
+    graphs = ["vision_encoder_fp16.onnx", "prompt_encoder_mask_decoder_fp16.onnx"]  # the guard changed them
+    assert fetched(fake) == 2 * graphs
+    assert unguarded_graphs(tmp_path) == []
     assert main(["setup", "sam3", *mirror, *repository]) == 0
     assert len(fetched(fake)) == 4
     fake.files, fake.refusal = checkpoint_files(), (403, "GatedRepo")

@@ -46,8 +46,10 @@ def row(iou=1.0, logit_diff=0.0, pixels=9, score_diff=0.0):
         (row(iou=0.985, logit_diff=3.0), LOOSE, True),  # without a threshold for logits
         (row(iou=0.97, pixels=1), LOOSE, False),
         (row(iou=0.985, score_diff=0.05), LOOSE, False),
+        (row(logit_diff=np.nan), LOOSE, False),
         (VIDEO_ROW, 0.9999, False),  # masks without pixels are no proof
         (dataclasses.replace(VIDEO_ROW, visible=0.25), 0.9999, True),
+        (dataclasses.replace(VIDEO_ROW, visible=0.25, logit_diff=np.nan), 0.9999, False),
     ],
 )
 def test_thresholds(candidate, thresholds, passes):

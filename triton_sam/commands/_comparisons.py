@@ -268,7 +268,8 @@ class WordsInVideos(Comparison):
     @contextlib.contextmanager
     def in_process(self, files: Mapping[str, Path]) -> Iterator[video_words.Clients]:
         models = OnnxTransport({self.family.model_name(role): file for role, file in files.items()})
-        transport = VideoTransport(self.family, models, concepts_of(self.family, files))
+        found = concepts_of(self.family, files, lambda role: models.model_config(self.family.model_name(role)))
+        transport = VideoTransport(self.family, models, found)
         with SAM2VideoClient(model_type=self.family.name, transport=transport) as tracker:
             yield SamTritonClient("localhost", self.family.name, transport=transport), tracker
 

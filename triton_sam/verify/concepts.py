@@ -6,7 +6,7 @@ A transport runs the session model for concepts in this process.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,8 @@ from ..concepts.tokenizer import TOKENIZER_NAME, Tokenizer
 from ..errors import InferenceError, ModelNotReadyError
 from ..export.reference import ConceptReference, FoundInstance
 from ..families.base import Family
-from ..families.concepts import TEXT_ENCODER
+from ..families.concepts import BACKBONE_STATES, CONCEPT_ENCODER, TEXT_ENCODER
+from ..families.tables import ENCODER
 from ..masks.boxes import intersection_over_union
 from ..sessions.concepts import Concepts
 from ..sessions.image.session import SessionModel
@@ -34,18 +35,26 @@ from ..wire.pair import ModelPair
 _CACHE_BYTES = 1 << 30
 
 
-def concepts_of(family: Family, files: Mapping[str, Path]) -> Concepts:
+def concepts_of(family: Family, files: Mapping[str, Path], config: Callable[[str], Mapping[str, Any]]) -> Concepts:
     """Return the settings of searches with models in this process.
 
     Args:
         files: ONNX files by role; the tokenizer is beside the text encoder.
+        config: returns the names of a model's tensors by role, see OnnxTransport.model_config().
 
     Raises:
         MissingDependencyError: tokenizers is not installed.
+        ModelNotReadyError: the encoders are of different exports.
     """
     length = family.concepts[TEXT_ENCODER].inputs[0].shape[1]
     tokenizer = Tokenizer(files[TEXT_ENCODER].with_name(TOKENIZER_NAME), int(length))
-    return Concepts(1, lambda: "concepts", tokenizer.tokens)
+    takes_states = BACKBONE_STATES in [each["name"] for each in config(CONCEPT_ENCODER)["input"]]
+    if takes_states and BACKBONE_STATES not in [each["name"] for each in config(ENCODER)["output"]]:
+        raise ModelNotReadyError(
+            f"{files[ENCODER]} has no output {BACKBONE_STATES}, which {files[CONCEPT_ENCODER]} takes: run "
+            f"`triton-sam setup {family.name} --concepts`, which writes both"
+        )
+    return Concepts(1, lambda: "concepts", tokenizer.tokens, one_pass=lambda: takes_states)
 
 
 class ConceptTransport:
@@ -65,7 +74,8 @@ class ConceptTransport:
         self._models = OnnxTransport(files)
         pair = ModelPair(family)
         self._name = pair.session_model
-        self._session = SessionModel(pair, self._run, 1, _CACHE_BYTES, "this process", concepts_of(family, files))
+        concepts = concepts_of(family, files, self._models.model_config)
+        self._session = SessionModel(pair, self._run, 1, _CACHE_BYTES, "this process", concepts)
         self.counts: dict[str, float] = {}
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:

@@ -15,11 +15,14 @@ from support.toy_decoder import light_repository
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
+from triton_sam.client.sync import SamTritonClient
 from triton_sam.concepts.instances import Instance
+from triton_sam.errors import ModelNotReadyError
 from triton_sam.export.reference import FoundInstance
-from triton_sam.verify import accelerated, format_table
+from triton_sam.families import get_family
+from triton_sam.verify import accelerated, concepts, format_table
 from triton_sam.verify import everything as verify
-from triton_sam.verify.concepts import LIMITS, answered_cases, verify_concepts
+from triton_sam.verify.concepts import LIMITS, ConceptTransport, answered_cases, verify_concepts
 
 IMAGE = np.zeros((60, 80, 3), np.uint8)
 PACKAGES = {"sam1": "segment_anything", "mobilesam": "mobile_sam", "samhq": "segment_anything_hq", "sam2": "sam2"}
@@ -193,6 +196,62 @@ def test_each_kind_of_difference_fails(change):
     assert not any(row.passes(LIMITS["fp32"]) for row in found[:6])
     assert found[6].passes(LIMITS["fp32"])
     assert "FAIL" in format_table(found, LIMITS["fp32"])
+
+
+class Models:
+    """Stands for ONNX files of which the detector finds nothing.
+
+    Args:
+        config: the names of tensors by role and side.
+    """
+
+    def __init__(self, config):
+        self.config, self.calls = config, []
+
+    def model_config(self, role):
+        return {side: [{"name": self.config.get((role, side))}] for side in ("input", "output")}
+
+    def infer(self, role, inputs, outputs):
+        self.calls.append((role, *inputs))
+        shapes = {"pred_boxes": (1, 2, 4), "pred_logits": (1, 2), "presence_logits": (1, 1)}
+        return {name: np.full(shapes.get(name, (1, 2)), -9, np.float32) for name in outputs}
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("config", "calls"),
+    [
+        ({}, [("concept_encoder", "concept_pixel_values")]),
+        (
+            {("concept_encoder", "input"): "backbone_states", ("encoder", "output"): "backbone_states"},
+            [("encoder", "pixel_values"), ("concept_encoder", "backbone_states")],
+        ),
+    ],
+    ids=["earlier", "one pass"],
+)
+def test_words_are_compared_by_the_layout_of_the_export(monkeypatch, config, calls):
+    models = Models(config)
+    monkeypatch.setattr(concepts, "OnnxTransport", lambda files: models)
+    monkeypatch.setattr(concepts, "Tokenizer", FakeTokenizer)
+    files = dict.fromkeys(("encoder", "concept_encoder", "text_encoder"), Path("model.onnx"))
+    transport = ConceptTransport(get_family("sam3"), files)
+    with SamTritonClient("localhost", "sam3", transport=transport) as client:
+        assert client.find("dog", image=Image.new("RGB", SIZE)) == []
+    assert [call for call in models.calls if "encoder" in call[0] and call[0] != "text_encoder"] == calls
+    models.config.pop(("encoder", "output"), None)
+    if models.config:
+        with pytest.raises(ModelNotReadyError, match="has no output backbone_states"):
+            ConceptTransport(get_family("sam3"), files)
+
+
+class FakeTokenizer:
+    def __init__(self, path, length):
+        pass
+
+    def tokens(self, texts):
+        return np.ones((len(texts), 2), np.int64), np.ones((len(texts), 2), np.int64)
 
 
 # The comparison of an encoder on OpenVINO with fp32, and `triton-sam verify openvino FAMILY`

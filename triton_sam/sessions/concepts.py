@@ -8,7 +8,6 @@ memory as the embeddings, and are separate entries in the cache.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -33,14 +32,15 @@ from ..families.concepts import (
 )
 from ..families.tables import ENCODER
 from ..wire.contract import embedding_bytes
-from .images import HeldImage, ImageStore, Run
+from .images import HeldImage, ImageStore, Run, bytes_of
 from .messages import Reply, Tensors
 from .tasks import TaskCancelledError
 
 _TEXTS_BYTES = 64 << 20
 """Size of the cache of text features: about 2,000 texts."""
 _CLICKED_IMAGES = 4
-"""Maximum number of images whose states of the backbone stay in the cache, each as large as the embeddings."""
+"""Maximum number of images whose states of the backbone stay in the cache, each as large as the embeddings. Together
+they take at most a quarter of the cache."""
 _PIXELS = "concept_pixel_values"
 """The input of the encoder of concepts in earlier exports, which has a backbone of its own."""
 _MAX_LOGITS = 1024
@@ -105,8 +105,8 @@ def image_id_of(maps: HeldImage) -> str:
     return maps.image_id.partition("+")[0]
 
 
-def _states_key(image_id: str) -> str:
-    return f"{image_id}+{BACKBONE_STATES}"
+_STATES_KEY = f"+{BACKBONE_STATES}"
+"""The end of the keys of states of the backbone in the cache."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,6 @@ class ConceptSearch:
         self._images = images
         self._turn = turn
         self._maps = self._specs[CONCEPT_ENCODER].output_names
-        self._clicked: deque[str] = deque()
-        """The keys of states of the backbone in the cache, the oldest first."""
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
 
     def read(self, query: Query, logits: bool) -> Asked:
@@ -170,7 +168,7 @@ class ConceptSearch:
         They are in the cache, or are computed from the states of the backbone that a click has left there.
         """
         image = self._images.get(self._key(image_id), reply)
-        states = self._images.cache.get(_states_key(image_id)) if image is None else None
+        states = self._images.cache.get(image_id + _STATES_KEY) if image is None else None
         if states is None:
             return image
         return self._images.once(self._key(image_id), partial(self._finish, states, reply), reply)
@@ -323,13 +321,15 @@ class ConceptSearch:
         return self._run(CONCEPT_ENCODER, {BACKBONE_STATES: states}, {}, self._maps, True)
 
     def _encode_and_keep(self, image_id: str, content: bytes, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
-        """Return the embeddings of an image, and put the states of the backbone into the cache."""
+        """Return the embeddings of an image, and put the states of the backbone into the cache if it has room."""
         size, outputs = self._images.encode_file(content, self._encode_states, reply)
-        states = _states_key(image_id)
-        self._images.put(states, size, {BACKBONE_STATES: outputs[BACKBONE_STATES]}, reply)
-        self._clicked.append(states)
-        if len(self._clicked) > _CLICKED_IMAGES:
-            self._images.cache.remove(self._clicked.popleft())
+        cache, states = self._images.cache, outputs[BACKBONE_STATES]
+        most = min(_CLICKED_IMAGES, cache.limit // (4 * bytes_of(states)))
+        if most:
+            kept = [each.image_id for each in cache.values() if each.image_id.endswith(_STATES_KEY)]
+            for key in kept[: max(0, len(kept) + 1 - most)]:
+                cache.remove(key)
+            self._images.put(image_id + _STATES_KEY, size, {BACKBONE_STATES: states}, reply)
         return size, self._family.embeddings(outputs)
 
     def _finish(self, states: HeldImage, reply: Reply) -> tuple[Size, Mapping[str, Any]]:

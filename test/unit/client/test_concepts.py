@@ -183,6 +183,18 @@ def test_the_states_of_the_last_images_stay_until_they_are_searched(one_pass) ->
     assert one_pass.encodes.count("sam3_encoder") == 7
 
 
+def test_states_take_at_most_a_quarter_of_a_small_cache(one_pass, monkeypatch) -> None:
+    compute, cache = one_pass.triton._compute, one_pass.program._model.images.cache
+    large = {"backbone_states": np.zeros(12, np.float32)}  # as large as the three embeddings together
+    monkeypatch.setattr(one_pass.triton, "_compute", lambda *call: {**compute(*call), **large})
+    cache.limit = 8 * 48
+    with client_of(one_pass) as client:
+        for shade in range(9):
+            client.set_image(np.full((20, 20, 3), shade, np.uint8))
+    assert ["+" in each.image_id for each in cache.values()].count(True) == 2
+    assert len(cache) == 2 + 6
+
+
 def test_images_that_words_search_keep_their_embeddings_longer_than_their_feature_maps(concept_server) -> None:
     with client_of(concept_server) as client:
         client.find("cat", image=IMAGE)

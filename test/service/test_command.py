@@ -76,6 +76,7 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
         (["--limits", '{"max_requests": 1.5}'], "max_requests must be a whole number, not 1.5"),
         (["--limits", '{"max_bodies": 1}'], "unknown limit 'max_bodies'; the limits are max_body, "),
         (["--limits", '{"cvat_words": "dog"}'], "cvat_words must be a list of words"),
+        (["--limits", '{"label_studio_private_storage": 1}'], "label_studio_private_storage must be true or false"),
         (["--limits", "{"], "--limits is not JSON"),
         (["--root-path", "sam"], "--root-path 'sam': write a path such as /sam"),
         (["--token", ""], "the token is empty"),

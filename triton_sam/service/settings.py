@@ -240,7 +240,9 @@ def read_limits(given: str) -> dict[str, Any]:
         if WORDS in found:
             settings[WORDS] = _words(found[WORDS])
         if STORAGE in found:
-            settings[STORAGE] = found[STORAGE] is True
+            if not isinstance(found[STORAGE], bool):
+                raise ConfigurationError(f"{STORAGE} must be true or false, not {found[STORAGE]!r:.40}")
+            settings[STORAGE] = found[STORAGE]
         return {**settings, "quota": Quota(**{name: found[name] for name in QUOTAS if name in found})}
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from None

@@ -73,7 +73,7 @@ def find_in_video(
         source: see SAM2VideoClient.open(). Streams cannot be searched, because their frames cannot be read again.
         text: one text or several, see SAM2TritonClient.find().
         every: distance between searched frames, a multiple of ``step``; None: only the first frame.
-        start: index of the first frame.
+        start: index of the first frame; with ``every``, a multiple of ``step``.
         stop: index after the last frame; None: the end of the video.
         step: distance between tracked frames, see ``every`` of SAM2VideoClient.open().
         quality: see SAM2VideoClient.open().
@@ -149,6 +149,8 @@ def chosen_frames(
             raise ConfigurationError(f"{name} must be at least 1, not {distance}")
     if every is not None and every % step:
         raise ConfigurationError(f"{names[0]} must be a multiple of {names[1]} ({step}), not {every}")
+    if every is not None and start % step:
+        raise ConfigurationError(f"start must be a multiple of {names[1]} ({step}), not {start}")
     end = min(num_frames, num_frames if stop is None else stop)
     if start < 0 or start >= end:
         span = f"from frame {start} {'on' if stop is None else f'to {stop}'}"

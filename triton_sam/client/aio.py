@@ -62,10 +62,14 @@ class InThreads:
 
     async def _run_to_its_end(self, call: Callable[P, Value], *arguments: P.args, **options: P.kwargs) -> Value:
         """Run a call that continues if this coroutine is cancelled. aclose() waits for it."""
-        running = self._threads.submit(lambda: call(*arguments, **options))
+        return await shielded(self._start(lambda: call(*arguments, **options)))
+
+    def _start(self, call: Callable[[], Value]) -> Future[Value]:
+        """Start a call that aclose() waits for."""
+        running = self._threads.submit(call)
         self._lasting.add(running)
         running.add_done_callback(self._lasting.discard)
-        return await shielded(running)
+        return running
 
     async def _each(
         self, steps: Generator[Value, None, None], run: Callable[..., Any] | None = None

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Mapping
-from concurrent.futures import Future
 from types import TracebackType
 
 from ...errors import ConfigurationError
@@ -62,7 +61,6 @@ class AsyncSAM2VideoClient(InThreads):
             busy=busy,
             transport=transport,
         )
-        self._closing: set[asyncio.Task[None]] = set()
         super().__init__(self._client._transport)
 
     def __repr__(self) -> str:
@@ -79,7 +77,7 @@ class AsyncSAM2VideoClient(InThreads):
         window: int = DEFAULT_WINDOW,
     ) -> AsyncVideo:
         """Open a video and start its session. Arguments and errors are those of SAM2VideoClient.open()."""
-        opening = self._threads.submit(
+        opening = self._start(
             lambda: self._client.open(
                 source, quality=quality, every=every, ahead=ahead, snapshot_every=snapshot_every, window=window
             )
@@ -87,33 +85,12 @@ class AsyncSAM2VideoClient(InThreads):
         try:
             return AsyncVideo(self, await shielded(opening))
         except asyncio.CancelledError:
-            self._close_later(opening)
+            self._start(lambda: opening.result().close())  # the server may have started its session
             raise
-
-    def _close_later(self, opening: Future[Video]) -> None:
-        """Close a video whose opening was cancelled, once it is open: the server may have started its session."""
-
-        async def close() -> None:
-            video = await asyncio.wrap_future(opening)
-            await AsyncVideo(self, video).aclose()
-
-        closing = asyncio.create_task(close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._forget_closing)
-
-    def _forget_closing(self, closing: asyncio.Task[None]) -> None:
-        self._closing.discard(closing)
-        if not closing.cancelled():
-            closing.exception()  # retrieve the error, because asyncio would log it
 
     async def is_ready(self) -> bool:
         """Whether the server answers and has the video model of this client ready."""
         return await self._run(self._client.is_ready)
-
-    async def aclose(self) -> None:
-        """Close the connections. Close the videos first."""
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        await super().aclose()
 
     async def __aenter__(self) -> AsyncSAM2VideoClient:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import queue
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
@@ -16,6 +17,8 @@ from ...transport.options import check_number
 
 Stop = concurrent.futures.Future[None]
 """Done when a pass has to stop. Any thread may set it."""
+_Job = tuple[int, bool, "concurrent.futures.Future[bool]"]
+"""A frame to prepare, and whether to send it."""
 
 
 @dataclass(frozen=True)
@@ -113,21 +116,36 @@ def look_ahead(
         prepare: reads a frame, and with True also sends it; returns False if the video ends before it.
         ahead: maximum number of frames that are prepared before they are needed.
     """
-    executor = concurrent.futures.ThreadPoolExecutor(1, "triton-sam-frames")
-    waiting: deque[tuple[int, concurrent.futures.Future[bool]]] = deque()
+    jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+    # A daemon thread, because a stream that waits for its next frame must not delay the end of the process.
+    threading.Thread(target=_prepare_all, args=(jobs, prepare), name="triton-sam-frames", daemon=True).start()
+    waiting: deque[_Job] = deque()
     sends = False  # the first frame is sent with the request that tracks it
     try:
         while not stop.done():
             while len(waiting) <= ahead and (index := next(order, None)) is not None:
-                waiting.append((index, executor.submit(prepare, index, sends)))
+                waiting.append((index, sends, concurrent.futures.Future()))
+                jobs.put(waiting[-1])
                 sends = ahead > 0
             if not waiting:
                 return
-            index, prepared = waiting.popleft()
+            index, _, prepared = waiting.popleft()
             waited: set[concurrent.futures.Future[Any]] = {prepared, stop}
             concurrent.futures.wait(waited, return_when=concurrent.futures.FIRST_COMPLETED)
             if stop.done() or not prepared.result():
                 return
             yield index
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        for _, _, prepared in waiting:
+            prepared.cancel()
+        jobs.put(None)
+
+
+def _prepare_all(jobs: queue.SimpleQueue[_Job | None], prepare: Callable[[int, bool], bool]) -> None:
+    while (job := jobs.get()) is not None:
+        index, sends, prepared = job
+        if prepared.set_running_or_notify_cancel():
+            try:
+                prepared.set_result(prepare(index, sends))
+            except BaseException as error:  # noqa: BLE001 - the pass raises it
+                prepared.set_exception(error)

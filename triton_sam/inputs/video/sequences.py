@@ -12,7 +12,7 @@ from ...errors import ConfigurationError, ImageError, VideoError
 from ...families.base import Size
 from ..formats import SUFFIXES
 from ..images import ImageSource
-from .base import FrameSource, encode
+from .base import Frame, FrameSource, encode
 
 DEFAULT_WINDOW = 32
 """The number of kept frames of a stream."""
@@ -90,12 +90,27 @@ class StreamFrames(FrameSource):
         self._close = close
         self._open_first()
 
+    def frame(self, index: int) -> Frame | None:
+        """Return a frame; None if the stream ends before it."""
+        try:
+            return super().frame(index)
+        finally:
+            if self._has_ended:
+                self.close()
+
     def close(self) -> None:
-        """Release the device behind the stream. Kept frames stay available."""
-        with self._lock:
-            self._has_ended = True
-            if self._close is not None:
-                self._close()
+        """Release the device behind the stream. Kept frames stay available.
+
+        If a thread waits for the next frame, it releases the device itself when the frame has come.
+        """
+        self._has_ended = True
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._close is not None:
+                    self._close()
+                    self._close = None
+            finally:
+                self._lock.release()
 
     def _read(self, index: int) -> tuple[bytes, Size] | None:
         while self._taken <= index and not self._has_ended:

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.conditions import settled, wait_until
+from support.conditions import PATIENCE, settled, wait_until
 from support.in_process import refusal
 from support.video_server import VideoServer, open_video
 
@@ -18,6 +18,7 @@ from triton_sam.errors import (
     ServerBusyError,
     VideoError,
 )
+from triton_sam.inputs.video.sequences import StreamFrames
 from triton_sam.wire import video as wire
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(40)]
@@ -59,6 +60,28 @@ def test_a_frame_behind_the_window_of_a_stream_is_a_clear_error(video_server):
         with pytest.raises(VideoError, match=r"frame 3 of the stream is gone: .* its last 4 frames, now 6 to 9"):
             video.add(3, 1, points=[[1, 1]])
         assert next(video.propagate(start=10))[0] == 10
+
+
+def test_a_stream_that_waits_for_its_next_frame_delays_neither_close_nor_the_end_of_the_process(video_server):
+    waits, comes, released = threading.Event(), threading.Event(), threading.Event()
+
+    def images():
+        yield FRAMES[0]
+        waits.set()
+        comes.wait(PATIENCE)
+        yield FRAMES[1]
+
+    with open_video(video_server, StreamFrames(images(), close=released.set)) as video:
+        video.add(0, 1, points=[[1, 1]])
+        assert next(video.propagate())[0] == 0
+        assert waits.wait(PATIENCE)
+        (thread,) = (each for each in threading.enumerate() if each.name.startswith("triton-sam-frames"))
+        assert thread.daemon
+    assert not released.is_set()
+    comes.set()
+    assert released.wait(PATIENCE)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
 
 
 def test_a_damaged_frame_is_an_error_and_the_session_lives_on(video_server):

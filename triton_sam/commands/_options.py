@@ -116,13 +116,17 @@ def add_family(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("family", choices=tuple(FAMILIES), help="model family")
 
 
-def add_client(parser: argparse.ArgumentParser, *, several_urls: bool = False) -> None:
-    """Add the options that select the model and the server: --model, --name, --timeout, --url, --local and others."""
+def add_client(parser: argparse.ArgumentParser, *, several_urls: bool = False, families: Sequence[str] = ()) -> None:
+    """Add the options that select the model and the server: --model, --name, --timeout, --url, --local and others.
+
+    Args:
+        families: the values of --model; empty: all families.
+    """
     add_spellings(
         parser,
         "--model",
         "--model-type",
-        choices=tuple(FAMILIES),
+        choices=families or tuple(FAMILIES),
         default="sam2",
         help="model family (default: sam2)",
     )

@@ -25,7 +25,7 @@ from .._common import strict_json
 from .._common.files import atomic_write
 from .._common.signals import signals_ignored
 from ..errors import ConfigurationError, SamError
-from ..families import FAMILIES
+from ..families import FAMILIES, tracking_families
 from . import _options, _server, _video
 from ._parser import Parser
 
@@ -48,6 +48,8 @@ def add_arguments(parser: Parser) -> None:
 
     images = parser.add_task(tasks, "images", "simulate clicks and boxes on images with ground truth")
     _add_datasets(images, "synthetic", "synthetic|coins|cells|DIR", "images (default: 50 synthetic ones, else all)")
+    _options.add_client(images)
+    _options.add_quiet(images)
     images.add_argument(
         "--clicks", type=int, default=8, metavar="N", help="maximum clicks per object, 1..8 (default: 8)"
     )
@@ -62,6 +64,8 @@ def add_arguments(parser: Parser) -> None:
 
     videos = parser.add_task(tasks, "videos", "track objects through videos with ground truth")
     _add_datasets(videos, "clips", "clips|davis:DIR", "videos (default: 4 clips, else all)")
+    _options.add_client(videos, families=tracking_families())
+    _options.add_quiet(videos)
     videos.add_argument(
         "--prompt",
         choices=("mask", "box", "click"),
@@ -83,8 +87,6 @@ def _add_datasets(task: Parser, default: str, names: str, counted: str) -> None:
     task.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
     task.add_argument("--out", type=Path, metavar="DIR", help="also write the results into this folder")
     task.add_argument("--json", action="store_true", help="print all results as JSON")
-    _options.add_client(task)
-    _options.add_quiet(task)
 
 
 def _with_task(arguments: Sequence[str]) -> list[str]:

@@ -135,7 +135,7 @@ def _add_comparison(
         server.add_argument("--local", action="store_true", help="also serve the export by a local Triton and compare")
         _options.add_access(parser)
     if name not in _OF_VIDEOS:
-        _options.add_name(parser, "variant in --exported or at --url (default: the family's name)")
+        _options.add_name(parser, "variant of models that exist already (default: the family's name)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     _options.add_quiet(parser)
     return parser

@@ -8,7 +8,8 @@ scripts/download_sam3_onnx.py instead, which requires neither.
 import sys
 from pathlib import Path
 
-from triton_sam.commands import _options, download
+from triton_sam._common.process import run_program
+from triton_sam.commands import download
 
 
 def main() -> int:
@@ -23,7 +24,7 @@ def main() -> int:
         print(download.run_checkpoint(args))
         return 0
 
-    return _options.run_script(run)
+    return run_program(run)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ same.
 
 import sys
 
+from triton_sam._common.process import run_program
 from triton_sam.commands import _options, download
 
 
@@ -19,7 +20,7 @@ def main() -> int:
     _options.add_name(parser, "models VARIANT_encoder, VARIANT_decoder (default: sam3)")
     _options.add_repository(parser)
     args = parser.parse_args()
-    return _options.run_script(lambda: download.run_onnx(args, args.precision))
+    return run_program(lambda: download.run_onnx(args, args.precision))
 
 
 if __name__ == "__main__":

@@ -9,18 +9,14 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 
-from ._common.process import print_every_text, turn_off_telemetry
-from ._common.signals import ends_by_interrupt
-from ._common.text import valid_utf8
+from ._common.process import print_every_text, run_program, turn_off_telemetry
 from ._version import __version__
 from .commands._parser import Parser
 from .commands._table import GROUPS, list_of_commands
 from .errors import InferenceError, SamError, ServerUnreachableError
 
 USAGE = "triton-sam [-h] [--version] COMMAND ..."
-EXIT_ERROR = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 def build_parser() -> Parser:
@@ -78,24 +74,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         args.parser.refuse(unknown)
     turn_off_telemetry()
-    try:
-        with ends_by_interrupt():  # however a command ends, its temporary files are removed and its server stopped
-            return int(args.run(args))
-    except SamError as error:
-        print(f"triton-sam: error: {error}{_hint(args, error)}", file=sys.stderr)
-        return EXIT_ERROR
-    except FileExistsError as error:  # a folder cannot be made
-        print(f"triton-sam: error: {error.filename} is a file: give a folder, or another name", file=sys.stderr)
-        return EXIT_ERROR
-    except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
-        place = error.filename2 or error.filename or "cannot write"  # of a copy, the file that is written
-        print(f"triton-sam: error: {place}: {error.strerror or error}", file=sys.stderr)
-        return EXIT_ERROR
-    except UnicodeEncodeError as error:  # a library accepts only UTF-8 file names
-        name = valid_utf8(error.object)
-        reason = "has characters that this locale does not allow, or is not UTF-8: set LC_ALL=C.UTF-8, or rename it"
-        print(f"triton-sam: error: {name} {reason}", file=sys.stderr)
-        return EXIT_ERROR
-    except KeyboardInterrupt:
-        print("triton-sam: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return run_program(lambda: int(args.run(args)), "triton-sam: ", partial(_hint, args))

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tools.demo_model.materials import Material, Pixels, write_manifest
 from tools.demo_model.write_data_set import hashes
 from triton_sam._common.files import atomic_path
-from triton_sam.commands._options import run_script
+from triton_sam._common.process import run_program
 from triton_sam.errors import ConfigurationError
 from triton_sam.masks.boxes import mask_to_box
 
@@ -264,4 +264,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_program(main))

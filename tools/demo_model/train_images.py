@@ -48,7 +48,7 @@ from tools.demo_model.targets import (
     taught_targets,
     teacher_decoder,
 )
-from triton_sam.commands._options import run_script
+from triton_sam._common.process import run_program
 from triton_sam.export.sam2.recipe import EXPORTER
 from triton_sam.families.base import LABEL_NO_POINT
 
@@ -289,4 +289,4 @@ def _lessons(images: Images) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_program(main))

@@ -32,7 +32,7 @@ from tools.demo_model.clips import SIDE, ClipPool, map_clip
 from tools.demo_model.runs import CONFIG, WEIGHTS, Run, Settings, Stage, prepare_device
 from tools.demo_model.targets import mask_iou
 from tools.demo_model.tracking import Tracker, freeze_images, memory_parameters, object_head, prepare_memory, track_loss
-from triton_sam.commands._options import run_script
+from triton_sam._common.process import run_program
 from triton_sam.errors import ConfigurationError
 from triton_sam.export.sam2.recipe import EXPORTER
 from triton_sam.scenes.clip import generate_clip
@@ -188,4 +188,4 @@ def _measurer(model: nn.Module) -> Callable[[nn.Module], float]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_program(main))

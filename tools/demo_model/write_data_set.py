@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from triton_sam._common.extras import find_package
-from triton_sam.commands._options import run_script
+from triton_sam._common.process import run_program
 from triton_sam.errors import ConfigurationError
 
 _MIN_AREA = 400  # pixels; users would not click smaller pieces of chairs in the photograph of VOC
@@ -185,4 +185,4 @@ def _composites(folder: Path, count: int) -> Iterator[Labelled]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_program(main))

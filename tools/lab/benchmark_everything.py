@@ -26,9 +26,9 @@ import numpy as np
 
 from triton_sam._common import strict_json
 from triton_sam._common.bundle import bundled
+from triton_sam._common.process import run_program
 from triton_sam._common.text import aligned
 from triton_sam.client.sync import SAM2TritonClient
-from triton_sam.commands._options import run_script
 from triton_sam.export import registry
 from triton_sam.export.reference import GenerateMasks
 from triton_sam.families import get_family, model_name
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--points", type=int, nargs="+", default=[16], metavar="N", help="points a side (default: 16)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="rounds (default: 2)")
     args = parser.parse_args()
-    return run_script(lambda: run(args))
+    return run_program(lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam._common.process import run_program
 from triton_sam._common.text import aligned
 from triton_sam.client.video.sync import SAM2VideoClient
-from triton_sam.commands._options import run_script
 from triton_sam.export import registry
 from triton_sam.export.reference import VideoReference
 from triton_sam.export.settings import Settings
@@ -196,4 +196,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_program(main))

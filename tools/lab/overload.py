@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from triton_sam._common.bundle import bundled
+from triton_sam._common.process import run_program
 from triton_sam.benchmark.machine import Watch
 from triton_sam.benchmark.results import Results, Row, Times, table
 from triton_sam.benchmark.target import Point, Target
 from triton_sam.benchmark.throughput import crowd_row
 from triton_sam.benchmark.timing import Crowd, crowd, milliseconds
 from triton_sam.client.sync import SAM2TritonClient
-from triton_sam.commands._options import run_script
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.local_server import LocalServer
 from triton_sam.transport.triton import Transport
@@ -146,4 +146,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_program(main))

@@ -1,4 +1,4 @@
-"""Prepares the process of a program: it prints any text in any output encoding, and sends no telemetry."""
+"""Runs a program: it prints any text in any output encoding, sends no telemetry, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 
+from ..errors import SamError
+from .signals import ends_by_interrupt
+from .text import valid_utf8
+
+EXIT_ERROR = 1
+EXIT_INTERRUPTED = 130
 _HANDLER = "triton_sam.printing"
 
 
@@ -44,3 +50,31 @@ def turn_off_telemetry(environment: MutableMapping[str, str] = os.environ) -> No
     By default, ONNX Runtime sends reports over the network (1.31 also on Linux). Call this before importing it.
     """
     environment.setdefault(VARIABLE, "1")
+
+
+def run_program(run: Callable[[], int], name: str = "", hint: Callable[[SamError], str] = lambda _: "") -> int:
+    """Run a program and return its exit code. Errors of the package and of files are printed without a traceback.
+
+    Args:
+        name: text before each message, for example "triton-sam: ".
+        hint: returns the end of the message about an error.
+    """
+    print_every_text()
+    try:
+        with ends_by_interrupt():  # however a program ends, its temporary files are removed and its server stopped
+            return run()
+    except SamError as error:
+        message = f"error: {error}{hint(error)}"
+    except FileExistsError as error:  # a folder cannot be made
+        message = f"error: {error.filename} is a file: give a folder, or another name"
+    except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
+        place = error.filename2 or error.filename or "cannot write"  # of a copy, the file that is written
+        message = f"error: {place}: {error.strerror or error}"
+    except UnicodeEncodeError as error:  # a library accepts only UTF-8 file names
+        reason = "has characters that this locale does not allow, or is not UTF-8: set LC_ALL=C.UTF-8, or rename it"
+        message = f"error: {valid_utf8(error.object)} {reason}"
+    except KeyboardInterrupt:
+        print(f"{name}interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(f"{name}{message}", file=sys.stderr)
+    return EXIT_ERROR

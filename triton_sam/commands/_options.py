@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from .._common.files import atomic_path
-from .._common.process import print_every_text
-from .._common.signals import ends_by_interrupt
-from ..errors import ConfigurationError, SamError
+from ..errors import ConfigurationError
 from ..families import FAMILIES, get_family, tracking_families
 from ..masks.polygons import Trace, main_polygons, trace_polygons
 from ..masks.segment import Segment
@@ -247,19 +245,3 @@ def say_left_out(args: argparse.Namespace, path: Path | str, segments: Iterable[
     count = sum(segment.box is None for segment in segments)
     if count:
         say(args, f"{path}: {count} empty mask{'s are' if count > 1 else ' is'} left out")
-
-
-def run_script(run: Callable[[], int]) -> int:
-    """Run a script and return its exit code. Errors of the package and of files are printed as one line."""
-    print_every_text()
-    try:
-        with ends_by_interrupt():
-            return run()
-    except SamError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # the same message as in cli.main()
-        print(f"error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._common.process import run_program
 from ..errors import ConfigurationError
 from ..everything.parameters import THRESHOLDS
 from ..export import registry
@@ -121,4 +122,4 @@ def script(family: str, description: str) -> int:
     parser.add_argument("-q", "--quiet", action="store_true", help="print the paths and errors only")
     parser.set_defaults(family=family)
     args = parser.parse_args()
-    return _options.run_script(lambda: run(args))
+    return run_program(lambda: run(args))

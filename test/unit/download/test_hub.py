@@ -19,9 +19,9 @@ onnx = pytest.importorskip("onnx")
 
 from support.fake_hub import COMMIT, DATA, TOKEN, FakeHub, checkpoint_files  # noqa: E402
 
+from triton_sam._common import process  # noqa: E402
 from triton_sam._common.bundle import bundled, checkout  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
-from triton_sam.commands import _options  # noqa: E402
 from triton_sam.download import catalogue  # noqa: E402
 from triton_sam.download import hub as hub_module  # noqa: E402
 from triton_sam.download.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
@@ -177,7 +177,7 @@ def test_the_disk_is_not_the_network(error, text):
     ],
 )
 def test_scripts_report_disk_errors_in_one_line(error, text, capsys):
-    assert _options.run_script(Mock(side_effect=error)) == 1
+    assert process.run_program(Mock(side_effect=error)) == 1
     assert capsys.readouterr().err == f"error: {text}\n"
 
 

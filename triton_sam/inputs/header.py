@@ -182,6 +182,34 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return (height, width) if orientation(image) in TURNED else (width, height)
 
 
+def size_of(content: bytes, formats: tuple[str, ...] | None = None) -> tuple[int, int]:
+    """Return width and height of an image file after upright(), without reading its pixels.
+
+    Args:
+        formats: see open_header().
+    """
+    with open_header(io.BytesIO(content), formats) as image:
+        if image.format != "PNG":
+            return upright_size(image)
+        width, height = image.size
+    return (height, width) if _png_turn(content) in TURNED else (width, height)
+
+
+def _png_turn(content: bytes) -> int:
+    """Return the EXIF orientation of a PNG file, which may follow its pixels."""
+    metadata = [
+        chunk
+        for kind, chunk in _chunks(content)
+        if kind in (b"IHDR", b"eXIf", b"IEND") or (kind in _TEXTS and _holds_orientation(kind, chunk[8:-4]))
+    ]
+    try:
+        with Image.open(io.BytesIO(_PNG + b"".join(metadata)), formats=("PNG",)) as image:
+            # Not image.getexif(), which reads the pixels.
+            return int(Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1))
+    except Exception:  # noqa: BLE001 - as in orientation()
+        return 1
+
+
 def upright(image: Image.Image, turn: int) -> Image.Image:
     """Turn an image upright by its EXIF orientation, and drop the metadata with the orientation."""
     operation = UPRIGHT_OPERATIONS.get(turn)

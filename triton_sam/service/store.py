@@ -20,7 +20,7 @@ from ..families.base import Size
 from ..inputs.deep import hint, tiff_size
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.formats import FORMATS, UPLOADS, is_heic
-from ..inputs.header import as_stored, open_header, upright_size
+from ..inputs.header import as_stored, size_of
 from ..inputs.images import open_image, servers_read, to_png
 from .budgets import MEGA, Workers
 from .problems import Problem
@@ -35,7 +35,7 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
         raise Problem(400, "the image is empty (0 bytes)")
     limit = Image.MAX_IMAGE_PIXELS
     try:
-        width, height = _size_of(io.BytesIO(content))
+        width, height = _size_of(content)
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except MissingDependencyError as error:
@@ -52,15 +52,13 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
     return width, height
 
 
-def _size_of(stream: io.BytesIO) -> Size:
+def _size_of(content: bytes) -> Size:
     try:
-        with open_header(stream, UPLOADS) as image:
-            # EXIF data behind a PNG's pixels would need decoding; Engine._embed makes the final check.
-            return image.size if image.format == "PNG" else upright_size(image)
+        return size_of(content, UPLOADS)
     except Image.DecompressionBombError:
         raise
     except Exception:
-        size = tiff_size(stream)
+        size = tiff_size(io.BytesIO(content))
         if size is None:
             raise
         return size

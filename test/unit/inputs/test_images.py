@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
+from PIL.PngImagePlugin import PngImageFile
 
 from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.families import get_family
-from triton_sam.inputs.header import as_stored
+from triton_sam.inputs.header import as_stored, size_of
 from triton_sam.inputs.images import encoder_input, frame_input, image_bytes, open_image, to_png
 
 RNG = np.random.default_rng(0)
@@ -69,6 +70,11 @@ def with_late_exif(png):
     return lean.replace(lean[-12:], chunk + lean[-12:])
 
 
+def test_the_size_of_a_png_is_known_without_its_pixels(monkeypatch):
+    monkeypatch.setattr(PngImageFile, "load", None)
+    assert size_of(encoded(Image.fromarray(RGB))) == (30, 20)
+
+
 @pytest.mark.parametrize("form", ["PNG", "late PNG", "WEBP", "two segments of JPEG", "TIFF"])
 def test_an_image_as_it_is_stored(form):
     exif = Image.Exif()
@@ -81,7 +87,7 @@ def test_an_image_as_it_is_stored(form):
         segment = content[2 : content.index(b"Exif\0\0") + len(exif.tobytes())]
         content = content[:2] + segment + content[2:]
     upright = open_image(content)
-    assert upright.size == (20, 30)
+    assert upright.size == size_of(content) == (20, 30)
     lying, left = as_stored(content)
     assert left == (1 if "PNG" in form or form == "TIFF" else 6)
     assert (open_image(lying).size == (30, 20)) == ("PNG" in form)

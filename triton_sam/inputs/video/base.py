@@ -14,7 +14,7 @@ from PIL import Image
 from ...errors import ConfigurationError, ImageError, VideoError
 from ...families.base import Size
 from ..formats import FORMATS
-from ..header import open_header, upright_size
+from ..header import size_of
 from ..images import ImageSource, image_bytes, open_image
 
 BEST_QUALITY = 100
@@ -120,7 +120,6 @@ def check_quality(quality: int | None) -> None:
 def _size_of(content: bytes) -> Size:
     """Return the upright width and height of an image file, reading only its header."""
     try:
-        with open_header(io.BytesIO(content), FORMATS) as image:
-            return upright_size(image)
+        return size_of(content, FORMATS)
     except Exception as error:  # for damaged data, Pillow's parsers raise almost any exception
         raise ImageError("the content is not an image that Pillow can read") from error

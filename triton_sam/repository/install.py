@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from .hashes import forget_hashes, record_hashes, restore_hashes
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 """Suffixes of external data: of our own exports, and of the published SAM3 files."""
 
+_STAGING = ".export-"
 LOCK_NAME = ".install.lock"
 """The file in the model repository that install() locks."""
 
@@ -26,19 +27,40 @@ LOCK_NAME = ".install.lock"
 def staging(folder: Path) -> Iterator[Path]:
     """Provide a temporary folder inside ``folder``, on the same disk. It is always removed at the end.
 
-    If ``folder`` does not exist, it is created with its parents. Folders that are still empty at the end are removed.
-    A running server ignores the temporary folder, because Triton reads only the numeric folders of a model.
+    If ``folder`` does not exist, it is created with its parents. Folders that are still empty at the end are removed,
+    and so are temporary folders of killed processes. A running server ignores the temporary folder, because Triton
+    reads only the numeric folders of a model.
     """
     made = _make(folder)
     try:
-        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder, ignore_cleanup_errors=True) as temporary:
-            try:
-                yield Path(temporary)
-            finally:
-                # Once here and once at the end of the context, in case one of them is interrupted.
-                shutil.rmtree(temporary, ignore_errors=True)
+        for left in folder.glob(f"{_STAGING}*"):
+            if left.is_dir():
+                _remove_if_left(left)
+        temporary = folder / f"{_STAGING}{secrets.token_hex(4)}"
+        with locked(_lock_of(temporary)), contextlib.ExitStack() as removal:
+            # Twice, in case one of them is interrupted.
+            removal.callback(shutil.rmtree, temporary, ignore_errors=True)
+            removal.callback(shutil.rmtree, temporary, ignore_errors=True)
+            temporary.mkdir()
+            yield temporary
     finally:
         _remove_empty(made)
+
+
+def _lock_of(temporary: Path) -> Path:
+    """Return the lock that a process holds as long as it uses a temporary folder."""
+    return temporary.with_name(f"{temporary.name}.lock")
+
+
+def _remove_if_left(temporary: Path) -> None:
+    """Remove a temporary folder whose process was killed."""
+
+    def keep() -> None:
+        raise BlockingIOError(f"{temporary} is in use")
+
+    with contextlib.suppress(OSError), locked(_lock_of(temporary), keep) as is_held:
+        if is_held:  # without locks, it may be in use
+            shutil.rmtree(temporary)
 
 
 def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:

@@ -5,6 +5,8 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from triton_sam.repository.hashes import (
     read_sums,
     record_hashes,
 )
-from triton_sam.repository.install import install, remove_stale_data, write_flushed
+from triton_sam.repository.install import install, remove_stale_data, staging, write_flushed
 from triton_sam.repository.selection import select_models
 
 
@@ -87,6 +89,21 @@ def test_a_backup_of_a_killed_installation_is_not_in_the_way(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
+def test_files_of_a_killed_export_go_with_the_next_one_and_those_of_a_running_one_stay(tmp_path):
+    program = (
+        "import os, sys, signal; from pathlib import Path; from triton_sam.repository.install import staging\n"
+        "with staging(Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'half.onnx').write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    model = tmp_path / "sam2_encoder"
+    assert subprocess.run([sys.executable, "-c", program, model], check=False).returncode == -signal.SIGKILL
+    assert list(model.rglob("half.onnx"))
+    with staging(model) as running, staging(model) as other:
+        assert {path for path in model.iterdir() if path.is_dir()} == {running, other}
+    assert not list(model.iterdir())
+
+
 def test_files_and_folders_reach_the_disk(tmp_path, monkeypatch):
     """Otherwise, a power failure after the installation could leave an empty config.pbtxt, which no server loads."""
     flushed = []

@@ -218,7 +218,7 @@ class _Client:
         """There is no connection."""
 
 
-def _connect(url: ServerUrl, headers: Mapping[str, str], ca_certs: str | None) -> Any:
+def _connect(url: ServerUrl, headers: Mapping[str, str] | None, ca_certs: str | None) -> Any:
     server = _SERVERS.get(str(url))
     return _CONNECT(url, headers, ca_certs) if server is None else _Client(server)
 

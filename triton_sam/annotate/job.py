@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..client.server_models import FIXED_IMAGE, weights_id
+from ..client.server_models import FIXED_IMAGE, EncoderIdentity
 from ..client.sync import SamTritonClient
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError, ImageError, ModelNotReadyError
@@ -291,7 +291,7 @@ class Job:
             for name in names:
                 if name not in models:
                     raise ModelNotReadyError(f"{client.url} does not have the model {name} ready: {remedy}")
-            known = weights_id(client.encode(FIXED_IMAGE))
+            known = EncoderIdentity.of(client.encode(FIXED_IMAGE)).weights
             weights = {"weights": known} if known is not None else {}
             found.append({name: str(models[name]) for name in names} | weights)
         if any(each != found[0] for each in found):

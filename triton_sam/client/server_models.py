@@ -101,14 +101,4 @@ class EncoderIdentity:
     @classmethod
     def of(cls, image: ImageEmbeddings) -> EncoderIdentity:
         """Return the encoder that has encoded FIXED_IMAGE."""
-        return cls(image.family, image.model, weights_id(image))
-
-
-def weights_id(image: ImageEmbeddings) -> str | None:
-    """Return the id of the weights that have encoded FIXED_IMAGE; None if no session model has encoded it."""
-    return image.remote.image_id if isinstance(image, SessionImage) else None
-
-
-def encoder_of(encode: Callable[[bytes], ImageEmbeddings]) -> EncoderIdentity:
-    """Return the encoder of a client's ``encode``. The server encodes a fixed image; a session model keeps it."""
-    return EncoderIdentity.of(encode(FIXED_IMAGE))
+        return cls(image.family, image.model, image.remote.image_id if isinstance(image, SessionImage) else None)

@@ -72,21 +72,23 @@ class Query:
         """Return the label of the instances of each concept: its text, or "" for the concept of example boxes."""
         return self.texts or ("",)
 
+    def members(self) -> dict[str, Any]:
+        """Return the members of the request as a JSON object. Read them with query_from()."""
+        return {
+            "text": list(self.texts),
+            "boxes": self.boxes.tolist(),
+            "box_labels": self.box_labels.tolist(),
+            "threshold": self.threshold,
+            "mask_threshold": self.mask_threshold,
+            "nms": self.nms,
+            "limit": self.limit,
+            # Only if they are needed, because servers of earlier versions reject unknown keys.
+            **({"mask_size": list(self.mask_size)} if self.mask_size else {}),
+        }
+
     def to_json(self) -> bytes:
         """Return the request as JSON for the wire. Read it with read_query()."""
-        return strict_json.dumps(
-            {
-                "text": list(self.texts),
-                "boxes": self.boxes.tolist(),
-                "box_labels": self.box_labels.tolist(),
-                "threshold": self.threshold,
-                "mask_threshold": self.mask_threshold,
-                "nms": self.nms,
-                "limit": self.limit,
-                # Only if they are needed, because servers of earlier versions reject unknown keys.
-                **({"mask_size": list(self.mask_size)} if self.mask_size else {}),
-            }
-        ).encode()
+        return strict_json.dumps(self.members()).encode()
 
     def check_inside(self, size: Size) -> None:
         """Check that the example boxes overlap the image that they belong to, and that masks have its size.

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._common.extras import missing
 from .._common.files import locked
-from ..client.server_models import encoder_of
+from ..client.server_models import FIXED_IMAGE, EncoderIdentity
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError
 from ..families import get_family
@@ -50,7 +50,7 @@ def precompute(
     if micro_sam is not None and client.family.name != SAM1.name:
         raise ConfigurationError(f"micro-sam has no model of {client.family.name}: leave its name out")
     blocks = Blocks.of_tiles(chosen.size, tile, overlap)
-    known = encoder_of(client.encode)
+    known = EncoderIdentity.of(client.encode(FIXED_IMAGE))
     own = {"family": known.family, "encoder": known.encoder, "weights": known.weights}
     folder = _Folder(Path(path))
     with folder.opened(_attributes(blocks, own, micro_sam), blocks):

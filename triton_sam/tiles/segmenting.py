@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._common.lru import ByteLru
-from ..client.server_models import encoder_of
+from ..client.server_models import FIXED_IMAGE, EncoderIdentity
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
@@ -141,7 +141,7 @@ class LargeImageClient:
 
     def _checked(self, stored: StoredTiles) -> str:
         """Check that the client's encoder computed the embeddings, and return its name."""
-        encoder = encoder_of(self._client.encode)
+        encoder = EncoderIdentity.of(self._client.encode(FIXED_IMAGE))
         if not stored.check_encoder(encoder) and (sample := stored.sample()) is not None:
             number, pixels = sample
             stored.check_sample(number, self._client.encode_here(pixels), encoder.encoder)

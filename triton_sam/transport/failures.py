@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import socket
@@ -63,7 +62,7 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
         return _map_status(error, url, model)
     if isinstance(error, ForeignAnswerError):
         return _map_foreign(error, url)
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two types before Python 3.11
+    if isinstance(error, TimeoutError):
         return ServerTimeoutError(f"no answer from {url} in time")
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)

@@ -33,7 +33,7 @@ class GrpcClient:
 
     Args:
         url: the server's URL.
-        headers: sent with every call, their names in lower case.
+        headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for grpcs; None for the system's.
     """
 

@@ -89,8 +89,8 @@ def certificates(ca_certs: str | os.PathLike[str] | None) -> str | None:
     return path
 
 
-def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return headers in the form that the protocol accepts: gRPC rejects capital letters in their names.
+def check_headers(headers: Mapping[str, str] | None) -> None:
+    """Check the names and values of headers.
 
     Raises:
         ConfigurationError: a header is not a string, or holds an invalid character. The message omits the value, which
@@ -107,7 +107,6 @@ def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[s
                 f"the header {name!r} holds a character that no header may: a line break, another control character, "
                 "or one that is not ASCII"
             )
-    return {name.lower() if url.is_grpc else name: value for name, value in (headers or {}).items()}
 
 
 def grpc_options(url: ServerUrl) -> list[tuple[str, int]]:

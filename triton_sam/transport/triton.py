@@ -17,7 +17,7 @@ from .._common.tracing import span
 from ..errors import InferenceError, ServerError, ServerUnreachableError
 from .base import Tensors
 from .failures import Attempts, map_error
-from .options import Busy, certificates, check_times, request_headers, waits_if_busy
+from .options import Busy, certificates, check_headers, check_times, waits_if_busy
 from .threads import ended_by, pause
 from .timed_sockets import Call
 from .url import ServerUrl
@@ -58,11 +58,12 @@ class Transport:
         busy: Busy = "raise",
     ) -> None:
         check_times(timeout, retries)
+        check_headers(headers)
         self.url = url
         self._timeout = timeout
         self._retries = retries
         self._waits_if_busy = waits_if_busy(busy)
-        self._client = _connect(url, request_headers(url, headers), certificates(ca_certs))
+        self._client = _connect(url, headers, certificates(ca_certs))
         self._ends = threading.local()
         self._answered: set[str | None] = set()
 
@@ -179,7 +180,7 @@ class Transport:
             pause(seconds)
 
 
-def _connect(url: ServerUrl, headers: Mapping[str, str], ca_certs: str | None) -> KServeClient | GrpcClient:
+def _connect(url: ServerUrl, headers: Mapping[str, str] | None, ca_certs: str | None) -> KServeClient | GrpcClient:
     """Connect by the protocol of the URL. Import only that one, because each import slows the start noticeably."""
     if url.is_grpc:
         from .grpc_client import GrpcClient

@@ -7,20 +7,13 @@ pytest.importorskip("tritonclient.grpc")
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.transport.grpc_client import LARGE, GrpcClient, _Inputs
+from triton_sam.transport.options import check_headers
 from triton_sam.transport.timed_sockets import Call
-from triton_sam.transport.triton import request_headers
 from triton_sam.transport.url import parse_url
 
 
-def test_header_names_are_lower_case_for_grpc_alone():
-    headers = {"Authorization": "Bearer X"}
-    assert request_headers(parse_url("grpcs://host"), headers) == {"authorization": "Bearer X"}
-    assert request_headers(parse_url("https://host"), headers) == headers
-    assert request_headers(parse_url("https://host"), None) == {}
-
-
-def test_headers_of_a_trace_are_lower_case_for_grpc():
-    client = GrpcClient(parse_url("grpc://host"), headers={"authorization": "Bearer X"})
+def test_header_names_are_lower_case_for_grpc():
+    client = GrpcClient(parse_url("grpc://host"), headers={"Authorization": "Bearer X"})
     options = client._options(Call(1e9, {"X-B3-TraceId": "Mixed"}))
     assert options["headers"] == {"authorization": "Bearer X", "x-b3-traceid": "Mixed"}
     client.close()
@@ -50,5 +43,5 @@ def test_embeddings_of_an_answer_are_copied_once_and_forgotten_with_them():
 )
 def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers, words):
     with pytest.raises(ConfigurationError, match=words) as caught:
-        request_headers(parse_url("http://host"), headers)
+        check_headers(headers)
     assert "secret" not in str(caught.value)

@@ -297,12 +297,16 @@ class Video:
             raise PromptError(f"count must be at least 1 frame, not {count}")
         left = first + 1 if reverse else None if self._frames.count is None else self._frames.count - first
         total = count if left is None else left if count is None else min(left, count)
+        step = -1 if reverse else 1
+        order = itertools.count(first, step) if total is None else range(first, first + step * total, step)
+        return Pass(iter(order), total, bool(reverse), outputs, self._new_stop(), on_progress)
+
+    def _new_stop(self) -> Stop:
+        """Return a future that cancel() sets."""
         stop: Stop = concurrent.futures.Future()
         with self._stops_lock:
             self._stops.add(stop)
-        step = -1 if reverse else 1
-        order = itertools.count(first, step) if total is None else range(first, first + step * total, step)
-        return Pass(iter(order), total, bool(reverse), outputs, stop, on_progress)
+        return stop
 
     def _earliest(self) -> int:
         """Return the first frame of the session that a pass can start from.

@@ -6,9 +6,7 @@ longer remove an object that was new there.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import json
 import logging
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
@@ -27,11 +25,11 @@ from ...masks.rle import BoolArray
 from ...masks.segment import VideoSegment
 from ...transport.base import Tensors
 from ...wire import video as wire
-from ...wire.contract import IOU_PREDICTIONS, MASKS
+from ...wire.contract import MASKS
 from ..concepts import read_detections
 from ..sync import SamTritonClient
 from .flows import WITH_LOGITS, Operation
-from .frames import Stop, look_ahead
+from .frames import look_ahead
 from .video import OnProgress, Segments, Video
 
 logger = logging.getLogger(__name__)
@@ -128,9 +126,7 @@ class _WordTracking:
     def run(self, indexes: range, on_progress: OnProgress | None) -> Generator[tuple[int, Segments], None, None]:
         """Track the frames of a session; yield each when the rules are done with it."""
         video, delay = self._video, self._objects.rules.hotstart_delay
-        stop: Stop = concurrent.futures.Future()
-        with video._stops_lock:
-            video._stops.add(stop)
+        stop = video._new_stop()
         held: deque[_Held] = deque()
         read_and_send = partial(video._read_and_send, words=self._is_one_model)
         most = video._options.ahead
@@ -184,7 +180,7 @@ class _WordTracking:
         """Search one frame: the server of the video does, if it has the model, else the finder."""
         video = self._video
         if self._is_one_model and video._flows.finds_words:
-            arguments = {"frame_index": index, "query": json.loads(self._query.to_json())}
+            arguments = {"frame_index": index, "query": self._query.members()}
             try:
                 answer = video._carry(Operation(wire.FIND, arguments, index, changes=False), (MASKS,))
             except SamError:
@@ -217,8 +213,7 @@ class _WordTracking:
             return Tracks([], np.zeros((0, 1, 1), np.float32), np.zeros(0, np.float32)), {}
         ids = answer[wire.OBJECT_IDS].tolist()
         is_ours = np.array([object_id in self._objects.texts for object_id in ids], bool)
-        rows = (wire.FRAME_INDEXES, wire.OBJECT_IDS, wire.OBJECT_SCORES, IOU_PREDICTIONS, MASKS)
-        others = self._video._read({name: answer[name][~is_ours] for name in rows}, frame=frame)
+        others = self._video._read({name: answer[name][~is_ours] for name in WITH_LOGITS}, frame=frame)
         ours = [object_id for object_id, known in zip(ids, is_ours, strict=True) if known]
         masks, scores = answer[MASKS][is_ours, 0], answer[wire.OBJECT_SCORES][is_ours]
         return Tracks(ours, masks, scores), others

@@ -16,7 +16,7 @@ from typing import Any
 from support.conditions import PATIENCE
 from support.fake_tracking import FRAME_BYTES, NAMES, SIDE, FakeModels, computed_by
 from support.in_process import Arrays, InProcess
-from support.pb_utils import Request
+from support.pb_utils import Compute, Request
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.client.video.video import Video
@@ -30,6 +30,7 @@ class VideoServer(InProcess):
     """A server of one video model.
 
     Args:
+        compute: computes its networks; None: those of `support.fake_tracking`.
         cache: capacity of its cache in frames.
         limits: parameters of the model.
 
@@ -37,8 +38,8 @@ class VideoServer(InProcess):
         tracked: all frames computed by tracking.
     """
 
-    def __init__(self, cache: int = 1000, **limits: int) -> None:
-        super().__init__(computed_by(FakeModels()))
+    def __init__(self, compute: Compute | None = None, cache: int = 1000, **limits: int) -> None:
+        super().__init__(compute or computed_by(FakeModels()))
         numbers = {name: str(value) for name, value in {"image_size": SIDE, **limits}.items()}
         self._model = self.add_video_model("sam2", family="SAM2", **numbers, **NAMES)._model
         self._model.images.cache.limit = cache * FRAME_BYTES
@@ -55,7 +56,8 @@ class VideoServer(InProcess):
         return [self.operation(number) for number in range(len(self.requests))]
 
     def operation(self, number: int) -> str:
-        name: str = self.requests[number].inputs[wire.OPERATION][0].decode()
+        """Return the operation of a request; an empty text for requests to other models."""
+        name: str = self.requests[number].inputs.get(wire.OPERATION, [b""])[0].decode()
         return name
 
     def arguments(self, number: int) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def first_frame(args: argparse.Namespace) -> int:
 
 
 def make_finder(url: str | None, timeout: float, access: dict[str, Any]) -> Any:
-    """Return a client that finds words. Tests replace this function."""
+    """Return a client that finds words."""
     from ..client.sync import SAM2TritonClient
 
     return SAM2TritonClient(url, _task_options.family_for_words(None), timeout=timeout, **access)

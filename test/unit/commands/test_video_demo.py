@@ -15,14 +15,14 @@ pytest.importorskip("cv2")
 pytest.importorskip("scipy")
 
 from support.commands import call
-from support.tracked import Found
 
 from triton_sam.commands import _demo_video, _video
+from triton_sam.masks.segment import VideoSegment
 from triton_sam.scenes import clip as clips
 
 
 class OracleVideo:
-    """Knows the clip: its masks are the truth, moved by some columns."""
+    """Masks that are the truth, moved by some columns. No model without weights could follow the clip."""
 
     def __init__(self, clip: clips.Clip, shift: int, breaks_at: int | None) -> None:
         self.clip, self.shift, self.breaks_at = clip, shift, breaks_at
@@ -33,12 +33,12 @@ class OracleVideo:
         self.ids.append(object_id)
         self.prompts.append(prompt)
 
-    def propagate(self, start: int | None = None) -> Iterator[tuple[int, dict[int, Found]]]:
+    def propagate(self, start: int | None = None) -> Iterator[tuple[int, dict[int, VideoSegment]]]:
         for frame in range(start or 0, len(self.clip.images)):
             if frame == self.breaks_at:
                 raise KeyboardInterrupt
             masks = {number: np.roll(self.clip.truth(frame, number), self.shift, axis=1) for number in self.ids}
-            yield frame, {number: Found(mask, 0.9, 3.0, None) for number, mask in masks.items()}
+            yield frame, {number: VideoSegment(mask, 0.9, None, object_score=3.0) for number, mask in masks.items()}
 
 
 class Client:

@@ -8,10 +8,11 @@ from triton_sam.errors import ConfigurationError, ImageError, InputError
 
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
-import contextlib
+import functools
 from pathlib import Path
 
-from support.tracked import HEIGHT, SIDE, FakeVideo, disc
+from support.tracked import HEIGHT, SIDE, DiscServer, disc
+from support.video_server import open_video
 
 from triton_sam.errors import ConfigurationError, InputError
 from triton_sam.evaluation.clicks import tight_box
@@ -206,7 +207,7 @@ def _davis(folder: Path, resolution: str, frames: int = 5, void: bool = False) -
         label = folder / "Annotations" / resolution / "ball" / f"{frame:05d}.png"
         for path in (image, label):
             path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (SIDE, HEIGHT)).save(image)
+        Image.new("RGB", (SIDE, HEIGHT), (20 * frame, 60, 90)).save(image)
         labels = label_map({1: disc(12 + frame, 12), 2: disc(40 + frame, 30)})
         labels[0, 0] = 255 if void else 0
         label.write_bytes(label_map_png(labels))
@@ -241,9 +242,9 @@ def test_wrong_data_sets_are_one_clear_error(tmp_path):
 def test_perfect_tracker_scores_one(tmp_path, prompt):
     _davis(tmp_path, "")
     known = open_videos(f"davis:{tmp_path}").loaders[0][1]()
-    video = FakeVideo(5)
-    results = measure_video(lambda _images: contextlib.nullcontext(video), known, VideoSettings(prompt))
-    expected = pytest.approx((1, 1, 1), abs=0.12 if prompt == "box" else 1e-9)  # the middle of a box of pixels
+    with DiscServer() as server:
+        results = measure_video(functools.partial(open_video, server), known, VideoSettings(prompt))
+    expected = pytest.approx((1, 1, 1), abs=1e-9 if prompt == "click" else 0.12)  # others have a middle of pixels
     assert [(each.object_id, each.frames, each.j, each.f) for each in results] == [
         (number, (1, 2, 3), expected, pytest.approx((1, 1, 1))) for number in (1, 2)
     ]
@@ -254,19 +255,21 @@ def test_worse_tracker_scores_less_and_later_objects_start_later():
         frame: (lambda number=frame: label_map({1: disc(12 + number, 12)} | ({2: disc(40, 30)} if number > 1 else {})))
         for frame in range(5)
     }
-    known = KnownVideo("late", [np.zeros((HEIGHT, SIDE, 3), np.uint8)] * 5, truth)
-    video = FakeVideo(5, shift=4)
-    results = measure_video(lambda _images: contextlib.nullcontext(video), known, VideoSettings("click"))
+    images = [np.full((HEIGHT, SIDE, 3), 20 * frame, np.uint8) for frame in range(5)]
+    with DiscServer(shift=4) as server:
+        results = measure_video(
+            functools.partial(open_video, server), KnownVideo("late", images, truth), VideoSettings("click")
+        )
     assert [(each.object_id, each.frames) for each in results] == [(1, (1, 2, 3)), (2, (3,))]
     assert all(0.3 < j < 0.9 for each in results for j in each.j)
-    assert {number: frame for number, (frame, _, _) in video.prompts.items()} == {1: 0, 2: 2}
+    assert server.prompted() == {1: 0, 2: 2}
 
 
 def test_videos_without_objects_or_frames_are_errors():
     image = np.zeros((HEIGHT, SIDE, 3), np.uint8)
     for labels, words in ((image[..., 0], "no objects"), (label_map({1: disc(9, 9)}), "no frame to measure")):
         known = KnownVideo("video", [image] * 2, {0: lambda labels=labels: labels})
-        with pytest.raises(InputError, match=words):
-            measure_video(lambda _: contextlib.nullcontext(FakeVideo(2)), known, VideoSettings())
+        with pytest.raises(InputError, match=words), DiscServer() as server:
+            measure_video(functools.partial(open_video, server), known, VideoSettings())
     with pytest.raises(ConfigurationError, match="click"):
         VideoSettings("word")

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
-from support.tracked import HEIGHT, SIDE, Found, disc
+from support.tracked import HEIGHT, SIDE, disc
 
 from triton_sam.errors import InputError, PromptError
 from triton_sam.masks.label_map import davis_palette
+from triton_sam.masks.segment import VideoSegment
 from triton_sam.tracks import formats
 from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map, write_gif, write_mp4
 from triton_sam.tracks.prompts import read_prompts
 from triton_sam.tracks.records import MaskRecord, append_records, read_records
 
-NOTHING = Found(np.zeros((HEIGHT, SIDE), bool), 0.1, -3.0, None)
+NOTHING = VideoSegment(np.zeros((HEIGHT, SIDE), bool), 0.1, None, object_score=-3.0)
 
 
 def test_palette_has_the_colours_of_davis():

@@ -1,17 +1,16 @@
-"""Objects of a video by words, with a finder and a tracker that need no server."""
+"""Objects of a video by words, with a finder and a tracker whose server is in this process."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.tracked import FakeFinder, FakeVideo, write_clip
+from support.tracked import DiscServer, write_clip
 
-from triton_sam import find_in_video
+from triton_sam import SAM2TritonClient, SAM2VideoClient, find_in_video
 from triton_sam.concepts.instances import Instance, new_instances, without_doubles
 from triton_sam.errors import ConfigurationError, PromptError, VideoError
 
@@ -19,42 +18,41 @@ FRAMES = 7
 BUS, LATER, FAINT = ("bus", 12.0, 12.0, 0.9), ("bus", 40.0, 34.0, 0.8), ("bus", 40.0, 12.0, 0.6)
 
 
-class Tracker:
-    """Opens fake videos."""
-
-    def __init__(self) -> None:
-        self.opened: list[FakeVideo] = []
-
-    @contextlib.contextmanager
-    def open(self, source: Any, *, quality: int | None, every: int):
-        self.opened.append(FakeVideo(source.num_frames, every=every))
-        yield self.opened[-1]
-
-
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
     return write_clip(tmp_path / "clip", FRAMES)
 
 
-def found(scene: dict, clip: Path, text: Any = "bus", **details: Any) -> tuple[list[tuple], FakeFinder, Tracker]:
-    finder, tracker = FakeFinder(scene), Tracker()
-    objects = find_in_video(finder, tracker, clip, text, **details)
-    return [(each.object_id, each.frame, each.text, each.score) for each in objects], finder, tracker
+def found(
+    scene: dict, clip: Any, text: Any = "bus", **details: Any
+) -> tuple[list[tuple[int, int, str, float]], list[int], DiscServer]:
+    """Return the objects, the searched frames, and the server."""
+    searched: list[int] = []
+    with (
+        DiscServer(scene) as server,
+        SAM2TritonClient(server.url, "sam3", retries=0) as finder,
+        SAM2VideoClient(server.url, retries=0) as tracker,
+    ):
+        objects = find_in_video(
+            finder, tracker, clip, text, on_search=lambda frame, _: searched.append(frame), **details
+        )
+    return [(each.object_id, each.frame, each.text, round(each.score, 5)) for each in objects], searched, server
 
 
 def test_the_first_frame_alone_needs_no_tracker(clip: Path) -> None:
-    objects, finder, tracker = found({0: [BUS, FAINT]}, clip)
+    objects, searched, server = found({0: [BUS, FAINT]}, clip)
     assert objects == [(1, 0, "bus", 0.9), (2, 0, "bus", 0.6)]
-    assert finder.asked == [(0, {"threshold": 0.5})]
-    assert tracker.opened == []
+    assert searched == [0]
+    assert server.asked == ["sam3"]
 
 
 def test_an_object_that_comes_later_is_new_and_one_that_moved_is_not(clip: Path) -> None:
     scene = {0: [BUS], 2: [BUS, FAINT], 4: [BUS, LATER], 6: [LATER]}
-    objects, finder, tracker = found(scene, clip, every=2)
+    objects, searched, server = found(scene, clip, every=2)
     assert objects == [(1, 0, "bus", 0.9), (2, 4, "bus", 0.8)]
-    assert [frame for frame, _ in finder.asked] == [0, 2, 4, 6]
-    assert [frame for frame, _, _ in tracker.opened[0].prompts.values()] == [0, 4]
+    assert searched == [0, 2, 4, 6]
+    assert server.searches() == 4
+    assert server.prompted() == {1: 0, 2: 4}
     lower, _, _ = found(scene, clip, every=2, new_threshold=0.5)
     assert lower == [(1, 0, "bus", 0.9), (2, 2, "bus", 0.6), (3, 4, "bus", 0.8)]
 
@@ -66,16 +64,16 @@ def test_texts_do_not_take_objects_from_each_other(clip: Path) -> None:
 
 
 def test_nothing_until_a_later_frame(clip: Path) -> None:
-    objects, _, tracker = found({4: [FAINT]}, clip, every=2)
+    objects, _, server = found({4: [FAINT]}, clip, every=2)
     assert objects == [(1, 4, "bus", 0.6)]  # no object is tracked, so the lower threshold holds
-    assert tracker.opened[0].prompts[1][0] == 4
+    assert server.prompted() == {1: 4}
     assert found({}, clip, every=2)[0] == []
 
 
 def test_the_frames_to_search(clip: Path) -> None:
-    _, finder, tracker = found({2: [BUS]}, clip, every=2, start=2, stop=5, step=2)
-    assert [frame for frame, _ in finder.asked] == [2, 4]
-    assert tracker.opened[0].asked == [2, 4]
+    _, searched, server = found({2: [BUS]}, clip, every=2, start=2, stop=5, step=2)
+    assert searched == [2, 4]
+    assert server.tracked == [1, 2]  # of every second frame
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,7 @@ def test_mistakes(clip: Path) -> None:
     with pytest.raises(PromptError, match="there is no parameter 'treshold'"):
         found({}, clip, treshold=0.2)
     with pytest.raises(VideoError, match="cannot be searched in a stream"):
-        find_in_video(FakeFinder({}), Tracker(), (np.zeros((48, 64, 3), np.uint8) for _ in range(3)), "bus")
+        found({}, (np.zeros((48, 64, 3), np.uint8) for _ in range(3)))
 
 
 def instance(columns: slice, text: int = 0, score: float = 0.9) -> Instance:

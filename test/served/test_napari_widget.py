@@ -20,6 +20,8 @@ pytest.importorskip("qtpy")
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from triton_sam import SAM2TritonClient
+from triton_sam.integrations.napari.jobs import Masks
+from triton_sam.integrations.napari.layers import Patch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of napari's packages are not ours
 CLICKS = [(225, 450), (560, 180)]
@@ -136,6 +138,15 @@ def test_clicks_boxes_and_preview(open_layer, photo, service_triton):
     user.layers.points.selected_data = {1}
     user.layers.points.remove_selected()
     user.wait(lambda: not np.any(user.labels() == 2))
+
+
+def test_events_of_an_earlier_session_change_nothing(open_layer, photo):
+    user = open_layer(photo)
+    tell = user.widget.requests._tell
+    user.panel.start.click()
+    tell(Masks((), {1: Patch(np.ones((5, 5), bool), 0, 0)}))
+    user.app.processEvents()
+    assert not user.widget.layers.objects.layer.data.any()
 
 
 def test_everything_and_what_cannot_be_done(open_layer, photo):

@@ -22,8 +22,8 @@ HELP = "Click on an object, or draw a box around it in the layer of boxes."
 
 
 class SegmentWidget(QWidget):
-    told = Signal(object)
-    """Events of the requests, sent by other threads."""
+    told = Signal(object, object)
+    """The source of requests, and one of their events, sent by other threads."""
     listed = Signal(object)
     """The models of a server, or the error of listing them."""
 
@@ -147,7 +147,7 @@ class SegmentWidget(QWidget):
         except SamError as error:
             self._say(str(error))
             return
-        self.requests = Requests(clients, source, self.told.emit)
+        self.requests = Requests(clients, source, lambda event: self.told.emit(source, event))
         self.layers = layers = Layers(self.viewer, self._image, source)
         for each in (layers.points, layers.boxes):
             each.events.data.connect(self._changed)
@@ -253,9 +253,9 @@ class SegmentWidget(QWidget):
         if self.requests is not None:
             self.requests.cancel()
 
-    def _show(self, event: Event) -> None:
+    def _show(self, source: Source, event: Event) -> None:
         layers = self.layers
-        if layers is None:  # the event was under way when the session ended
+        if layers is None or source is not self._source:  # the event was under way when its session ended
             return
         if isinstance(event, Preview):
             layers.show_preview(event.plane, event.patch)

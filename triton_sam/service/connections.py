@@ -1,4 +1,4 @@
-"""Connection timeouts that uvicorn lacks: for the head of a request, and for responses that a client does not read."""
+"""Connection limits that uvicorn lacks: for the head of a request, and for responses that a client does not read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_SECONDS = 30.0
 """Maximum seconds for the head of a request. Between two requests, uvicorn waits for 5 s."""
+HEAD_BYTES = 1 << 20
+"""Maximum bytes of the head of a request. h11 accepts less, and httptools, which uvicorn prefers, any number."""
 
 
 class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -19,14 +21,19 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().__init__(*args, **options)
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        is_body = self.cycle is not None and self.cycle.more_body
         super().data_received(data)
         if self.transport.get_protocol() is self and (self.cycle is None or self.cycle.response_complete):
+            self._head_bytes += 0 if is_body else len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self.transport.abort()
             self._await_head()
             return
         self._head_came()
@@ -51,6 +58,7 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._head = self.loop.call_later(self.head_seconds, self.transport.abort)
 
     def _head_came(self) -> None:
+        self._head_bytes = 0
         if self._head is not None:
             self._head.cancel()
             self._head = None

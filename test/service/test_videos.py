@@ -104,7 +104,7 @@ def test_frames_of_two_sizes_are_refused(http):
     assert "frame 1 has 100 x 80 pixels" in problem(http.post("/v1/videos", files=files), 422)["detail"]
 
 
-def test_limits_of_uploads(mp4):
+def test_limits_of_uploads(mp4, tmp_path):
     with service_with_fakes(
         max_video=100_000, max_videos=1, max_video_frames=24, max_megapixels=0.08, video_idle_seconds=0.4
     ) as fakes:
@@ -116,6 +116,8 @@ def test_limits_of_uploads(mp4):
         problem(http.post("/v1/videos", files=[("frames", clip.png(0))]), 503)
         wait_until(lambda: http.get("/metrics").text.count('budget_used{budget="videos"} 0.0'))  # unused for too long
         problem(http.get(f"/v1/videos/{info['id']}"), 404)
+        long = clip.write_clip(tmp_path / "long.mp4", 30).read_bytes()
+        assert "24 frames" in problem(http.post("/v1/videos", files={"video": long}), 413)["detail"]
         large = io.BytesIO()
         Image.new("RGB", (400, 300)).save(large, "PNG")
         problem(http.post("/v1/videos", files=[("frames", large.getvalue())]), 413)

@@ -92,6 +92,19 @@ def test_frames_of_a_file_have_exact_indexes_in_any_order(clip, monkeypatch):
     assert told(source.frame(3)) == 3  # a closed file opens again
 
 
+def test_a_file_with_too_many_frames_is_read_no_further(clip, monkeypatch):
+    """A small file may have millions of frames, which are decoded for hours if they have no time stamps."""
+    assert video_files.VideoFrames(clip, most=COUNT).num_frames == COUNT
+    counts = []
+    check = video_files.VideoFrames._check_count
+    monkeypatch.setattr(
+        video_files.VideoFrames, "_check_count", lambda frames, count: counts.append(count) or check(frames, count)
+    )
+    with pytest.raises(video_files.TooManyFramesError, match="more than 7 frames"):
+        video_files.VideoFrames(clip, most=7)
+    assert max(counts) == 8
+
+
 def test_time_stamps_that_are_the_order_of_decoding_are_not_believed(tmp_path, mp4):
     """box.mp4 among the samples of OpenCV has such time stamps."""
     path = tmp_path / "clip.mp4"

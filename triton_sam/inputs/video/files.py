@@ -56,6 +56,10 @@ class Timetable:
         return place if place < len(self.times) and self.times[place] == time else None
 
 
+class TooManyFramesError(VideoError):
+    """A file has more frames than the caller accepts."""
+
+
 class VideoFrames(FrameSource):
     """The frames of a video file, in the order and orientation of a player.
 
@@ -69,11 +73,13 @@ class VideoFrames(FrameSource):
     Args:
         quality: None sends each frame losslessly, as PNG (about 1.3 bytes per pixel of a natural scene); 1..100 sends
             JPEG of this quality (95: about 0.4 bytes per pixel), whose pixels differ slightly.
+        most: a file with more frames is a TooManyFramesError, and is read no further. None: any number.
     """
 
-    def __init__(self, path: str | os.PathLike[str], quality: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], quality: int | None = None, *, most: int | None = None) -> None:
         super().__init__(os.fspath(path))
         self._quality = quality
+        self._most = most
         self._container: InputContainer | None = None
         self._place: int | None = None  # index among the video streams
         self._decoded: OrderedDict[int, Image.Image] = OrderedDict()
@@ -211,6 +217,7 @@ class VideoFrames(FrameSource):
                     if packet.pts is None:
                         return None
                     times.append(packet.pts)
+                    self._check_count(len(times))
                     is_reordered |= packet.pts != packet.dts
                     if packet.is_keyframe:
                         starts.append(packet.pts)
@@ -243,11 +250,18 @@ class VideoFrames(FrameSource):
             except _av().error.FFmpegError:
                 return []  # reading the damaged frame raises the error
 
+    def _check_count(self, count: int) -> None:
+        if self._most is not None and count > self._most:
+            raise TooManyFramesError(f"{self.name} has more than {self._most} frames")
+
     def _count_by_decoding(self) -> int:
         container, stream = self._open()
+        count = 0
         with container:
             try:
-                return sum(1 for _ in container.decode(stream))
+                for count, _ in enumerate(container.decode(stream), 1):
+                    self._check_count(count)
+                return count
             except _av().error.FFmpegError as error:
                 raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
 

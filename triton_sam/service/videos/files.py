@@ -17,7 +17,7 @@ from ...errors import VideoError
 from ...families.base import Size
 from ...inputs.images import open_image
 from ...inputs.video.base import Frame, FrameSource
-from ...inputs.video.files import VideoFrames, open_container, video_stream
+from ...inputs.video.files import TooManyFramesError, VideoFrames, open_container, video_stream
 from ...inputs.video.sequences import ImageFrames
 from ..budgets import MEGA
 from ..problems import Problem
@@ -57,14 +57,10 @@ class VideoFile:
 def examine(upload: Upload, settings: ServiceSettings) -> VideoFile:
     """Check an uploaded video. This blocks, and decodes its first frame."""
     try:
-        found = _images(upload, settings) if upload.video is None else _file(upload.video, settings)
+        return _images(upload, settings) if upload.video is None else _file(upload.video, settings)
     except VideoError as error:  # the sender must not see the path on this machine
         folder = str((upload.video or upload.frames[0]).parent)
         raise VideoError(str(error).replace(f"{folder}/video", "the video").replace(folder, "the upload")) from error
-    if found.num_frames > settings.max_video_frames:
-        text = f"the video has {found.num_frames} frames; at most {settings.max_video_frames} are accepted: send a part"
-        raise Problem(413, text)
-    return found
 
 
 def to_jpeg(frame: Frame, width: int | None) -> bytes:
@@ -88,7 +84,10 @@ def _file(path: Path, settings: ServiceSettings) -> VideoFile:
         stream_ = video_stream(container, "the video")
         _check_size((stream_.width, stream_.height), settings)  # before anything is decoded
         rate = stream_.average_rate or stream_.guessed_rate or DEFAULT_RATE
-    frames = VideoFrames(path)
+    try:
+        frames = VideoFrames(path, most=settings.max_video_frames)
+    except TooManyFramesError:
+        raise Problem(413, f"a video may have at most {settings.max_video_frames} frames: send a part") from None
     frames.close()
     return VideoFile((path,), True, frames.size, frames.num_frames or 0, Fraction(rate) or DEFAULT_RATE)
 

@@ -14,8 +14,9 @@ repository):
   tokens.map               the accepted tokens, one on each line; the script creates and prints a first token
 
 The key of the authority, ca.key, is written to DIR-authority, which no container may read, because its owner can make
-certificates for every name. The script keeps existing files. Delete server.crt to get a certificate for other names, or
-tokens.map for another token.
+certificates for every name. The script keeps existing files, but renews a certificate of its own that has expired or
+expires within 30 days; then reload nginx: docker compose exec nginx nginx -s reload. Delete server.crt to get a
+certificate for other names, or tokens.map for another token.
 HELP
 }
 
@@ -73,15 +74,29 @@ if [[ ! -s ca.crt ]]; then
         -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
     chmod 644 ca.crt
 fi
-if [[ ! -s server.crt ]]; then
-    openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key -out server.csr \
+renew=
+if [[ -s server.crt ]] && ! openssl x509 -checkend $((30 * 86400)) -noout -in server.crt >/dev/null; then
+    if openssl verify -no_check_time -CAfile ca.crt server.crt >/dev/null 2>&1; then
+        renew=1
+    else
+        echo "make_certificates.sh: server.crt expires soon, and is of another authority: renew it there" >&2
+    fi
+fi
+if [[ ! -s server.crt || $renew ]]; then
+    if [[ ! -s $authority/ca.key ]]; then
+        echo "make_certificates.sh: the key of the authority is missing: put ca.key back into $authority" >&2
+        exit 1
+    fi
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout new.key -out server.csr \
         -subj "/CN=${names[0]}" 2>/dev/null
     printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\nkeyUsage=digitalSignature\n%s\n' \
         "$alternatives" authorityKeyIdentifier=keyid >server.ext
     openssl x509 -req -in server.csr -CA ca.crt -CAkey "$authority/ca.key" -CAcreateserial \
-        -CAserial "$authority/ca.srl" -days 825 -sha256 -extfile server.ext -out server.crt 2>/dev/null
+        -CAserial "$authority/ca.srl" -days 825 -sha256 -extfile server.ext -out new.crt 2>/dev/null
     rm server.csr server.ext
-    chmod 644 server.crt
+    chmod 644 new.crt
+    mv new.key server.key
+    mv new.crt server.crt
 fi
 if [[ ! -s tokens.map ]]; then
     token=$(openssl rand -hex 24)

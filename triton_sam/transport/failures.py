@@ -117,7 +117,7 @@ def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
 def _tls_failed(url: ServerUrl, reason: str) -> ServerUnreachableError:
     advice = ""
     if "expired" in reason:
-        advice = ": renew the server's certificate"
+        advice = ": renew the server's certificate, with deploy/nginx/make_certificates.sh if that created it"
     elif "issuer" in reason or "self-signed" in reason or "self signed" in reason:
         advice = ": pass the certificate of its authority, `ca_certs` in Python or --ca-certs"
     return ServerUnreachableError(f"TLS to {url} failed: {reason}{advice}")

@@ -35,9 +35,37 @@ def test_every_promised_profile_is_there():
     assert "profiles" not in SERVICES["triton"]  # `docker compose up` on a GPU host
     assert SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
     assert "deploy" not in SERVICES["triton-cpu"]
-    assert SERVICES["service"]["command"].split()[0] == "service"
     assert "TRITON_SAM_TOKEN" in SERVICES["service"]["environment"]
     assert {"TRITON_SAM_MIRROR", "HF_ENDPOINT", "HF_TOKEN"} <= set(SERVICES["export"]["environment"])
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "words"),
+    [
+        ("", "localhost", ["--allowed-host", "service", "localhost"]),
+        (
+            "--adapter osam cvat --limits '{\"memory\": 512}'",
+            "localhost sam.example.org",
+            ["--adapter", "osam", "cvat", "--limits", '{"memory": 512}']
+            + ["--allowed-host", "service", "localhost", "sam.example.org"],
+        ),
+    ],
+)
+def test_the_service_receives_every_option_as_a_word(options, hosts, words, tmp_path):
+    """Docker fills in variables before it splits a command given as a text, podman-compose afterwards."""
+    program = tmp_path / "triton-sam"
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    program.chmod(0o755)
+    service = SERVICES["service"]
+    assert isinstance(service["command"], list)
+    (command,) = service["command"]
+    for name, value in (("SERVICE_OPTIONS:-", options), ("ALLOWED_HOSTS:-localhost", hosts)):
+        command = command.replace("${" + name + "}", value)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run([*service["entrypoint"], command], env=path, capture_output=True, text=True, check=True)
+    given = done.stdout.splitlines()
+    assert given[0] == "service"
+    assert given[given.index("grpc://triton:8001") + 1 :] == words
 
 
 def test_the_export_image_downloads_into_its_volume():

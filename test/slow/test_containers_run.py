@@ -48,6 +48,7 @@ def deployment(request, tmp_path_factory):
         names = [f"{name}_PORT" for name in PORTS]
         ports = dict(zip(names, free_ports(len(names)), strict=True))
         settings = {**ports, "TLS_ADDRESS": "127.0.0.1", "TRITON_SAM_TOKEN": TOKEN, "TRITON_TAG": _default_tag(engine)}
+        settings["SERVICE_OPTIONS"] = "--adapter osam cvat"
         _write_settings(engine, settings)
         token = make_tls(engine.directory / "deploy/nginx/tls")
         containers.give_to_containers(engine.directory)

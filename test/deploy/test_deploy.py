@@ -46,8 +46,10 @@ def test_every_promised_profile_is_there():
         (
             "--adapter osam cvat --limits '{\"memory\": 512}'",
             "localhost sam.example.org",
-            ["--adapter", "osam", "cvat", "--limits", '{"memory": 512}']
-            + ["--allowed-host", "service", "localhost", "sam.example.org"],
+            [
+                *("--adapter", "osam", "cvat", "--limits", '{"memory": 512}'),
+                *("--allowed-host", "service", "localhost", "sam.example.org"),
+            ],
         ),
     ],
 )

@@ -257,11 +257,23 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
     except SamError as error:
         hint = "" if args.url is None else probe.hint(url, error)
         text = str(error).removesuffix(START_ADVICE)
-        yield Finding("server", absent, text + hint, "triton-sam serve" if text != str(error) and not hint else None)
+        yield Finding("server", absent, text + hint, None if hint else _mend_server(url, error))
         if args.url is None:
             yield from _ports()
     finally:
         transport.close()
+
+
+def _mend_server(url: ServerUrl, error: SamError) -> str | None:
+    """Return the command that makes a server available; None if the text of the error says what to do."""
+    if str(error).endswith(START_ADVICE):
+        start = "on its host: docker compose up -d, or triton-sam serve --host 0.0.0.0"
+        return "triton-sam serve" if _is_here(url) else start
+    if "refuses access" in str(error):
+        return f"TRITON_TOKEN=TOKEN triton-sam doctor --url {url}"
+    if "is not available" in str(error):
+        return "on its host: docker compose ps, docker compose logs triton"
+    return None
 
 
 def _devices(transport: Transport, names: list[str], gpus: bool) -> Iterator[Finding]:
@@ -365,5 +377,8 @@ def server_gpus(metrics_url: str | None) -> bool | None:
 
 def is_this_machine_with_gpu(url: ServerUrl) -> bool:
     """Return whether a server runs on this machine and this machine has an NVIDIA GPU."""
-    here = urlsplit(str(url)).hostname in ("localhost", "127.0.0.1", "::1")
-    return here and has_gpu()
+    return _is_here(url) and has_gpu()
+
+
+def _is_here(url: ServerUrl) -> bool:
+    return urlsplit(str(url)).hostname in ("localhost", "127.0.0.1", "::1")

@@ -194,6 +194,32 @@ def test_no_server_names_the_command_that_starts_one(capsys):
     assert (finding["text"], finding["mend"]) == (words, "triton-sam serve")
 
 
+def test_a_server_elsewhere_is_started_on_its_host(capsys):
+    _, finding = not_ready(capsys, "grpc://triton.invalid:8001")
+    assert finding["text"].startswith("nothing answers at grpc://triton.invalid:8001")
+    assert finding["mend"].startswith("on its host: docker compose up -d")
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "mend"),
+    [
+        (
+            "401 Unauthorized",
+            "refuses access: the proxy needs a token",
+            "TRITON_TOKEN=TOKEN triton-sam doctor --url http",
+        ),
+        ("502 Bad Gateway", "is not available: no Triton answers", "on its host: docker compose ps"),
+    ],
+)
+def test_an_error_of_a_proxy_names_a_command(status, words, mend, capsys):
+    body = json.dumps({"error": words.partition(": ")[2]}).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
+    with listening(head.encode() + b"\r\n\r\n" + body) as port:
+        _, finding = not_ready(capsys, f"http://127.0.0.1:{port}")
+    assert words in finding["text"]
+    assert finding["mend"].startswith(mend)
+
+
 def test_a_full_disk_is_named_by_the_file_that_is_written(monkeypatch, capsys):
     full = OSError(errno.ENOSPC, "No space left on device", "source.so", None, "/full/target.so")
     monkeypatch.setattr(health, "run", Mock(side_effect=full))

@@ -78,10 +78,17 @@ def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path
     (tmp_path / "sam1_encoder" / "1").mkdir(exist_ok=True)  # a folder is no model
     findings = doctor_findings(capsys, "--model-repository", tmp_path)
     assert findings["models"]["text"] == f"sam2_preprocess in {tmp_path}"
+    assert "model sam1" not in findings  # nothing of this family is here
     out = run(capsys, "models", "--model-repository", tmp_path)[1]
     assert "left out: it calls sam1_decoder, sam1_encoder" in out
     assert out.count("left out: it has no weights") == 2
-    shutil.rmtree(tmp_path / "sam2_preprocess")
+    for name in ("sam2", "sam2_encoder"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name)
+    finding = doctor_findings(capsys, "--model-repository", tmp_path)["model sam2"]
+    assert finding["text"] == "left out: it calls sam2_decoder, which has no weights here"
+    assert finding["mend"] == "triton-sam setup sam2"
+    for name in ("sam2", "sam2_encoder", "sam2_preprocess"):
+        shutil.rmtree(tmp_path / name)
     assert doctor_findings(capsys, "--model-repository", tmp_path)["models"]["status"] == "missing"
 
 

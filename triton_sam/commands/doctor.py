@@ -25,8 +25,8 @@ from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf1
 from ..local_server.installation import find_libpython, find_wheel
 from ..local_server.settings import has_gpu
 from ..repository.folder import list_models, unguarded_graphs, writable_repository
-from ..repository.selection import read_repository, unloadable
-from ..sessions.configs import complete_repository, lacking_configs, lacking_programs
+from ..repository.selection import read_repository, setup_arguments, unloadable
+from ..sessions.configs import complete_repository, graphs_without_config, lacking_programs
 from ..transport import probe
 from ..transport.failures import START_ADVICE
 from ..transport.triton import Transport
@@ -222,16 +222,24 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     yield _disk(next(path for path in (target, *target.absolute().parents) if path.is_dir()))
     if target != folder:
         yield Finding("exports", "ok", f"go to {target}, which the first export creates")
-    usable = sorted(loadable.keys() - unloadable(loadable) - {model.name for model in models if model.problem})
+    left_out = unloadable(loadable)
+    usable = sorted(loadable.keys() - left_out - {model.name for model in models if model.problem})
     repair = "triton-sam doctor --fix" + (f" --model-repository {folder}" if args.model_repository else "")
-    without_config = {path.parent.name for path in lacking_configs(folder)}
+    without_config = graphs_without_config(folder)
     for model in models:
         if model.problem:
             mend = repair if model.name in without_config else None
             yield Finding(f"model {model.name}", "note", model.problem, mend)
-    for name in sorted({path.relative_to(folder).parts[0] for path in lacking_programs(folder)}):
+    incomplete = {path.relative_to(folder).parts[0] for path in lacking_programs(folder)}
+    for name in sorted(incomplete):
         text = "its config.pbtxt or program is missing, though the models that it calls are here"
         yield Finding(f"model {name}", "note", text, repair)
+    for name, reason in left_out.items():
+        is_partly_here = not loadable[name].dependencies(loadable).isdisjoint(usable)
+        if is_partly_here and name not in incomplete:
+            arguments = setup_arguments(name)
+            mend = None if arguments is None else f"triton-sam setup {arguments}"
+            yield Finding(f"model {name}", "note", f"left out: {reason}", mend)
     for path in unguarded_graphs(folder):
         text = f"{path.relative_to(folder)} has no guard: a request for 0 images can end the server"
         yield Finding(f"model {path.parent.parent.name}", "note", text, repair)

@@ -126,12 +126,14 @@ def _no_weights(model: RepositoryModel) -> str:
 
 
 def _hint(names: Iterable[str]) -> str:
-    for name in names:
-        family = family_of_name(name)
-        if family is not None:
-            arguments = f"{family.name}{_option_for(name, family)}"
-            return f": write them with `triton-sam setup {arguments}` or `triton-sam export {arguments}`"
-    return ""
+    arguments = next(filter(None, map(setup_arguments, names)), None)
+    return f": write them with `triton-sam setup {arguments}` or `triton-sam export {arguments}`" if arguments else ""
+
+
+def setup_arguments(model: str) -> str | None:
+    """Return the arguments of setup and export for a model; None for a model of no family."""
+    family = family_of_name(model)
+    return None if family is None else f"{family.name}{_option_for(model, family)}"
 
 
 def _option_for(model: str, family: Family) -> str:

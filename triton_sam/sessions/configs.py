@@ -120,22 +120,23 @@ def complete_repository(repository: Path) -> list[Path]:
     writes them.
     """
     written = []
-    for lacking in (lacking_configs, lacking_programs):  # a program belongs to models that have a config.pbtxt
-        for path, text in lacking(repository).items():
-            _write(path, text)
-            written.append(path)
+    for name, graph in graphs_without_config(repository).items():
+        with contextlib.suppress(RepositoryError):  # a damaged file, whose model servers do not load
+            _write(repository / name / CONFIG_NAME, config_for(graph, name, graph.name))
+            written.append(repository / name / CONFIG_NAME)
+    for path, text in lacking_programs(repository).items():
+        _write(path, text)
+        written.append(path)
     return written
 
 
-def lacking_configs(repository: Path) -> dict[Path, str]:
-    """Return the config.pbtxt of each ONNX model that has none, by path."""
+def graphs_without_config(repository: Path) -> dict[str, Path]:
+    """Return the ONNX file of each model that has no config.pbtxt, by model."""
     found = {}
     for model in list_models(repository):
-        config = repository / model.name / CONFIG_NAME
-        graphs = [file for file in weights_in(config.parent) if file.suffix == ".onnx"]
-        if model.role and len(graphs) == 1 and not config.exists():
-            with contextlib.suppress(RepositoryError):  # a damaged file, whose model servers do not load
-                found[config] = config_for(graphs[0], model.name, graphs[0].name)
+        graphs = [file for file in weights_in(model.path) if file.suffix == ".onnx"]
+        if model.role and len(graphs) == 1 and not (model.path / CONFIG_NAME).exists():
+            found[model.name] = graphs[0]
     return found
 
 

@@ -11,13 +11,10 @@ from PIL import Image
 from support.commands import call
 from support.file_server import Server
 from support.in_process import ImageServer, discs
+from support.tracked import DiscServer
 
 from triton_sam import SAM2TritonClient
-from triton_sam.client.concepts import FoundInstances
-from triton_sam.client.server_models import ServerModels
-from triton_sam.commands import _server
 from triton_sam.commands._predict_files import read_logits, read_sources
-from triton_sam.concepts.instances import Instance
 from triton_sam.errors import ConfigurationError, ImageError, PromptError
 from triton_sam.everything.search import FoundObjects
 from triton_sam.masks.cleanup import Cleanup
@@ -33,111 +30,99 @@ def image(tmp_path):
     return path
 
 
-class Client:
-    """A client that finds two buses and a cat, or nothing."""
-
-    calls: list
-    finds = True
-
-    def __init__(self, url, family, **options) -> None:
-        type(self).family = family
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None:
-        pass
-
-    def models(self) -> ServerModels:
-        return ServerModels({"sam3": "1"}, {"sam3": ("sam3",)}, frozenset())
-
-    def find(self, text, **arguments):
-        self.calls.append((text, arguments))
-        mask = np.zeros((48, 64), bool)
-        mask[3:9, 5:20] = True
-        found = [
-            Instance(mask, 0.9, None, index, place, (5, 3, 20, 9), label=label)
-            for label, index, place in (("bus", 0, 0), ("bus", 0, 1), ("cat", 1, 0))
-        ]
-        return FoundInstances(found if self.finds else [], None)
+BUS, CAT = ("bus", 15.0, 12.0, 0.9), ("cat", 40.0, 30.0, 0.9)
 
 
 @pytest.fixture
-def client(monkeypatch):
-    kind = type("Fresh", (Client,), {"calls": []})
-    monkeypatch.setattr(_server, "SAM2TritonClient", kind)
-    return kind
+def disc_server():
+    """Two buses, a cat, and an instance of examples."""
+    with DiscServer({0: [BUS, ("bus", 40.0, 12.0, 0.8), CAT, ("visual", 15.0, 30.0, 0.9)]}) as disc_server:
+        yield disc_server
 
 
-def test_instances_become_files_with_labels(client, image, tmp_path, capsys):
+def predict(server: DiscServer, line: str) -> int:
+    return call(f"predict --url {server.url} {line}")
+
+
+def query_of(server: DiscServer) -> dict[str, Any]:
+    query: dict[str, Any] = json.loads(server.requests[-1].inputs[contract.FIND][0])
+    return query
+
+
+def test_instances_become_files_with_labels(disc_server, image, tmp_path, capsys):
     out, drawn = tmp_path / "found.json", tmp_path / "overlay.png"
-    assert call(f"predict {image} --text bus --text cat --out {out} --overlay {drawn} --limit 2") == 0
-    ((text, given),) = client.calls
-    assert (client.family, text, given["limit"], given["boxes"]) == ("sam3", ["bus", "cat"], 2, None)
+    assert predict(disc_server, f"{image} --text bus --text cat --out {out} --overlay {drawn} --limit 2") == 0
+    query = query_of(disc_server)
+    assert (query["text"], query["limit"], query["boxes"]) == (["bus", "cat"], 2, [])
     document = json.loads(out.read_text())
     assert document["categories"] == [{"id": 1, "name": "bus"}, {"id": 2, "name": "cat"}]
     assert [each["category_id"] for each in document["annotations"]] == [1, 1, 2]
     with Image.open(drawn) as opened:
         assert opened.size == (64, 48)
-    assert capsys.readouterr().out.splitlines()[1] == "bus 1: score 0.900, 90 pixels, box (5, 3, 20, 9)"
+    assert capsys.readouterr().out.splitlines()[1] == "bus 1: score 0.800, 249 pixels, box (32, 4, 49, 21)"
 
 
 @pytest.mark.parametrize("form", ["png", "cutout"])
-def test_standard_output_takes_exactly_one_file(client, image, form, capfdbinary):
-    line = f"predict {image} --text bus --out - --format {form}"
-    assert call(line) == 1
-    assert b"--out - takes one file, not 3: name a file, or use --format coco" in capfdbinary.readouterr().err
-    client.finds = False
-    assert call(line) == 1
+def test_standard_output_takes_exactly_one_file(disc_server, image, form, capfdbinary):
+    line = f"{image} --text bus --out - --format {form}"
+    assert predict(disc_server, line) == 1
+    assert b"--out - takes one file, not 2: name a file, or use --format coco" in capfdbinary.readouterr().err
+    disc_server.scene.clear()
+    assert predict(disc_server, line) == 1
     printed = capfdbinary.readouterr()
     assert b"there is no mask to write to standard output: nothing was found" in printed.err
     assert printed.out == b""
 
 
 @pytest.mark.parametrize(("form", "empty"), [("rle", []), ("coco", {"annotations": []}), ("geojson", {"features": []})])
-def test_nothing_is_a_document_too(client, image, form, empty, capfdbinary):
-    client.finds = False
-    assert call(f"predict {image} --text bus --out - --format {form}") == 0
+def test_nothing_is_a_document_too(disc_server, image, form, empty, capfdbinary):
+    disc_server.scene.clear()
+    assert predict(disc_server, f"{image} --text bus --out - --format {form}") == 0
     printed = capfdbinary.readouterr()
     assert b"no instance was found" in printed.err
     document = json.loads(printed.out)
     assert document == empty if form == "rle" else empty.items() <= document.items()
 
 
-def test_masks_of_instances_are_numbered_and_never_overwrite_an_image(client, image, tmp_path, capsys):
+def test_masks_of_instances_are_numbered_and_never_overwrite_an_image(disc_server, image, tmp_path, capsys):
     other = image.rename(tmp_path / "street_1.png")
-    assert call(f"predict {other} --text bus --out {tmp_path}/mask.png -q") == 0
-    assert sorted(path.name for path in tmp_path.glob("mask*.png")) == ["mask.png", "mask_1.png", "mask_2.png"]
+    assert predict(disc_server, f"{other} --text bus --out {tmp_path}/mask.png -q") == 0
+    assert sorted(path.name for path in tmp_path.glob("mask*.png")) == ["mask.png", "mask_1.png"]
     content = other.read_bytes()
-    assert call(f"predict {other} --text bus --out {image}") == 1
+    assert predict(disc_server, f"{other} --text bus --out {image}") == 1
     assert f"{other} is an image of this command" in capsys.readouterr().err
     assert (other.read_bytes(), image.exists()) == (content, False)
 
 
-def test_examples_and_what_is_not_meant(client, image, capsys):
-    assert call(f"predict {image} --example 1,2,9,9 --not-example 20,20,30,30 --threshold 0.1 --json") == 0
-    ((text, given),) = client.calls
-    assert (text, given["box_labels"], given["threshold"]) == (None, [1, 0], 0.1)
-    assert given["boxes"] == [[1, 2, 9, 9], [20, 20, 30, 30]]
-    objects = json.loads(capsys.readouterr().out)["objects"]
-    assert [each["label"] for each in objects] == ["bus", "bus", "cat"]
-    assert {"rle", "score", "box"} <= set(objects[0])
+def test_examples_and_what_is_not_meant(disc_server, image, capsys):
+    line = f"{image} --example 1,2,9,9 --not-example 20,20,30,30 --threshold 0.1 --json"
+    assert predict(disc_server, line) == 0
+    query = query_of(disc_server)
+    assert (query["text"], query["box_labels"], query["threshold"]) == ([], [1, 0], 0.1)
+    assert query["boxes"] == [[1, 2, 9, 9], [20, 20, 30, 30]]
+    (found,) = json.loads(capsys.readouterr().out)["objects"]
+    assert {"rle", "score", "box"} <= set(found)
+    assert predict(disc_server, f"{image} --text cat --json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["objects"]
+    assert found["label"] == "cat"
 
 
-def test_example_masks_of_another_image(client, image, tmp_path, capsys):
+def test_example_masks_of_another_image(disc_server, image, tmp_path, capsys):
     shown, other, mask = tmp_path / "shown.png", tmp_path / "other.png", np.zeros((30, 40), np.uint8)
     Image.new("RGB", (40, 30)).save(shown)
     mask[5:9, 10:20] = 255
     Image.fromarray(mask).save(other)
-    line = f"predict {image} --text bus --example-mask {other} --not-example-mask {other} -q"
-    assert call(f"{line} --example-image {shown}") == 0
-    ((_, given),) = client.calls
-    assert (given["example"], given["mask_labels"]) == (shown, [1, 0])
-    assert [each.sum() for each in given["masks"]] == [40, 40]
-    assert call(line) == 1
+    line = f"{image} --text bus --example-mask {other} --not-example-mask {other} -q"
+    assert predict(disc_server, f"{line} --example-image {shown}") == 0
+    sent = [request.inputs[contract.IMAGE][0] for request in disc_server.requests if contract.IMAGE in request.inputs]
+    assert shown.read_bytes() in sent
+    query = query_of(disc_server)
+    assert (query["boxes"], query["box_labels"]) == ([[10, 5, 20, 9]] * 2, [1, 0])
+    requests = len(disc_server.requests)
+    assert predict(disc_server, line) == 1
     said = capsys.readouterr().err
     assert "the example masks have 40 x 30 pixels, and the image that they belong to has 64 x 48" in said
-    assert len(client.calls) == 1
+    assert len(disc_server.requests) == requests
 
 
 def test_logits_are_read_as_float32(tmp_path):

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image
 from support.rectangles import found_mask
 
 from triton_sam import Cleanup
@@ -115,7 +114,7 @@ def test_of_an_object_in_two_crops_that_of_the_smaller_crop_is_kept(threshold, k
         corner: [found_mask(drawn[0], crop=corner)],
     }
     parameters = Parameters(points_per_side=1, crop_n_layers=1, crop_nms_thresh=threshold)
-    search = search_in_parts(Image.new("RGB", (64, 64)), parameters)
+    search = search_in_parts((64, 64), parameters)
     answer, found = None, None
     while found is None:
         try:

@@ -196,7 +196,7 @@ class RunFolder:
             yield from self.read(number)
 
     def write_reports(self, skipped: Sequence[Skipped]) -> tuple[int, int]:
-        """Write one line for each failed image and each skipped item.
+        """Write one line for each failed image, with its shard, and each skipped item.
 
         Returns:
             The number of failed images, and the number of skipped items in the records.
@@ -209,12 +209,16 @@ class RunFolder:
             second.open("w", encoding="utf-8") as left,
         ):
             left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in skipped)
-            for record in self.records():
-                left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in record.skipped)
-                omitted += len(record.skipped)
-                if record.error:
-                    failed.write(strict_json.dumps({"image": record.name, "error": record.error}) + "\n")
-                    errors += 1
+            for number, _ in self.shards(self._items):
+                shard = self._path(number).relative_to(self.folder).as_posix()
+                for record in self.read(number):
+                    left.writelines(strict_json.dumps(asdict(each)) + "\n" for each in record.skipped)
+                    omitted += len(record.skipped)
+                    if record.error:
+                        failed.write(
+                            strict_json.dumps({"image": record.name, "error": record.error, "shard": shard}) + "\n"
+                        )
+                        errors += 1
         return errors, omitted
 
     def _path(self, number: int) -> Path:

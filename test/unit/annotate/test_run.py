@@ -69,13 +69,25 @@ def test_bad_images_are_records_and_lines_of_errors(tmp_path):
     }
     assert len(annotate(tmp_path / "out", raising(failures))) == 10
     assert lines_of(tmp_path / "out/errors.jsonl") == [
-        {"image": "2.jpg", "error": "no image at all"},
-        {"image": "3.jpg", "error": "refused"},
-        {"image": "4.jpg", "error": "the image cannot be read: Permission denied"},
-        {"image": "5.jpg", "error": "the image needs more memory than there is: lower --threads"},
-        {"image": "6.jpg", "error": "the image cannot be read: image file is truncated"},
-        {"image": "7.jpg", "error": "the image cannot be read: the system gives no reason"},
-        {"image": "8.jpg", "error": "HEIC needs the heic extra"},
+        {"image": "2.jpg", "error": "no image at all", "shard": "shards/00000000.jsonl"},
+        {"image": "3.jpg", "error": "refused", "shard": "shards/00000000.jsonl"},
+        {"image": "4.jpg", "error": "the image cannot be read: Permission denied", "shard": "shards/00000000.jsonl"},
+        {
+            "image": "5.jpg",
+            "error": "the image needs more memory than there is: lower --threads",
+            "shard": "shards/00000001.jsonl",
+        },
+        {
+            "image": "6.jpg",
+            "error": "the image cannot be read: image file is truncated",
+            "shard": "shards/00000001.jsonl",
+        },
+        {
+            "image": "7.jpg",
+            "error": "the image cannot be read: the system gives no reason",
+            "shard": "shards/00000001.jsonl",
+        },
+        {"image": "8.jpg", "error": "HEIC needs the heic extra", "shard": "shards/00000001.jsonl"},
     ]
 
 

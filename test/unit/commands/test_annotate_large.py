@@ -130,7 +130,9 @@ def test_parts_and_limits_equal_one_run(slides, tmp_path):
 def test_a_tile_that_fails_is_one_line(slides, tmp_path, monkeypatch):
     monkeypatch.setattr(ColourServer, "refused", 1)
     assert annotate(slides / "cells.zarr", tmp_path / "out", *SMALL_TILES, "--threads", "1") == 0
-    assert lines_of(tmp_path / "out/errors.jsonl") == [{"image": "cells.zarr#0,0,512,512", "error": "the model failed"}]
+    assert lines_of(tmp_path / "out/errors.jsonl") == [
+        {"image": "cells.zarr#0,0,512,512", "error": "the model failed", "shard": "shards/00000000.jsonl"}
+    ]
     assert boxes(tmp_path / "out/geojson/cells.geojson") == [pytest.approx(HOUSE, abs=0.5)]
 
 

@@ -296,9 +296,9 @@ class Target:
         """Return where clients keep embeddings: "server" with a session model, otherwise "client"."""
         return "server" if session else "client"
 
-    def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
+    def client(self, protocol: str, place: EmbeddingsPlace) -> SAM2TritonClient:
         return SAM2TritonClient(
-            url or self.urls[protocol],
+            self.urls[protocol],
             self.family,
             model_name=self.name,
             timeout=self.timeout,

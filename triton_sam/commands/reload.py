@@ -16,6 +16,7 @@ A session model with a new encoder starts with an empty cache; the clients send 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Collection, Iterable, Sequence
 
@@ -49,18 +50,16 @@ def run(args: argparse.Namespace) -> int:
     server = find_closed_server(url.port) if url.is_local else None
     if server is not None:
         models = read_repository(server.repository)
-        wanted = _expand(args.names, models.keys() - unloadable(models).keys(), models)
+        names = _expand(args.names, models.keys() - unloadable(models).keys(), models)
         _options.say(args, "the server accepts no requests to load models, so it starts again ...")
-        versions = server.load_again(wanted, args.timeout)
-        for name in wanted:
-            print(f"{name} version {versions.get(name, '?')}")
-        return 0
-    transport = Transport(url, timeout=args.timeout, retries=0, **_options.access(args))
-    try:
-        for name in reload(transport, args.names):
-            print(f"{name} version {transport.ready_models().get(name, '?')}")
-    finally:
-        transport.close()
+        versions = server.load_again(names, args.timeout)
+    else:
+        transport = Transport(url, timeout=args.timeout, retries=0, **_options.access(args))
+        with contextlib.closing(transport):
+            names = reload(transport, args.names)
+            versions = transport.ready_models()
+    for name in names:
+        print(f"{name} version {versions.get(name, '?')}")
     return 0
 
 

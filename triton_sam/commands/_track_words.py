@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from .._common import strict_json
 from .._common.files import atomic_write
-from ..client.video.words import FoundObject
+from ..client.video.words import FoundInVideo
 from ..concepts.instances import NEW_THRESHOLD, THRESHOLD
 from ..concepts.query import check_parameters
 from ..concepts.video_rules import VideoRules
@@ -287,7 +287,7 @@ def track_by_rules(
         )
         for frame, found in tracked:
             new = [
-                FoundObject(object_id, frame, each.label, each.score, box, each.mask)
+                FoundInVideo(object_id, frame, each.label, each.score, box, each.mask)
                 for object_id, each in found.items()
                 if object_id not in empty and (box := each.box) is not None
             ]

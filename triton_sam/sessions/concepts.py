@@ -68,7 +68,7 @@ class Concepts:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TokenizedQuery:
     """A query with the tokens of its texts.
 
     Args:
@@ -83,7 +83,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Detection:
     """An instance of a concept.
 
     Args:
@@ -117,7 +117,7 @@ class _Search:
         shown: the image that the example boxes belong to.
     """
 
-    asked: Asked
+    asked: TokenizedQuery
     image: HeldImage
     shown: HeldImage
     reply: Reply
@@ -154,9 +154,9 @@ class ConceptSearch:
         self._maps = self._specs[CONCEPT_ENCODER].output_names
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
 
-    def read(self, query: Query, logits: bool) -> Asked:
+    def read(self, query: Query, logits: bool) -> TokenizedQuery:
         """Return a query with its tokens. Call it before encode(), so that an invalid text fails early."""
-        return Asked(query, logits, *self._concepts.tokens(query.prompts))
+        return TokenizedQuery(query, logits, *self._concepts.tokens(query.prompts))
 
     def is_ready(self) -> bool:
         """Return whether the server has all models of concepts."""
@@ -210,8 +210,8 @@ class ConceptSearch:
         return images * (4 * floats + embeddings) + embeddings <= self._images.cache.limit
 
     def instances(
-        self, asked: Asked, image: HeldImage, shown: HeldImage, reply: Reply, stopped: Callable[[], bool]
-    ) -> Iterator[Found]:
+        self, asked: TokenizedQuery, image: HeldImage, shown: HeldImage, reply: Reply, stopped: Callable[[], bool]
+    ) -> Iterator[Detection]:
         """Yield all instances in an image, and count the search.
 
         The mask head runs only for texts with instances.
@@ -232,7 +232,7 @@ class ConceptSearch:
         side = int(self._specs[MASK_HEAD].outputs[0].shape[-1])
         return np.array(logits, np.float32).reshape(-1, 1, side, side)
 
-    def _instances(self, search: _Search) -> Iterator[Found]:
+    def _instances(self, search: _Search) -> Iterator[Detection]:
         asked = search.asked
         features = self._text_features(search)
         step, count = self._concepts.at_a_time, 0
@@ -252,7 +252,7 @@ class ConceptSearch:
                 if len(chosen):
                     logits = self._masks(search, found, row, chosen)
                     for place, each in zip(chosen.tolist(), logits, strict=True):
-                        yield Found(start + row, place, float(scores[row, place]), boxes[place], each)
+                        yield Detection(start + row, place, float(scores[row, place]), boxes[place], each)
 
     def _detect(self, search: _Search, features: FloatArray, part: slice) -> Mapping[str, FloatArray]:
         """Return the detector's outputs for some of the concepts."""

@@ -18,7 +18,7 @@ from triton_sam import (
     queue_multiple_requests,
 )
 from triton_sam.client.session_image import RemoteImage, SessionImage
-from triton_sam.client.video.words import FoundObject as FoundInVideo
+from triton_sam.client.video.words import FoundInVideo
 from triton_sam.everything.search import FoundObject
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks.segment import Segment
@@ -147,7 +147,7 @@ def test_objects_show_what_a_user_asks_first_and_neither_files_nor_tensors():
     shown = {
         f"Segment({members})": Segment(found, 0.5249, None),
         f"FoundObject({members})": FoundObject(found, 0.5249, None),
-        "FoundObject(3, 'dog', frame=40, box=(30, 10, 50, 20), score=0.52)": FoundInVideo(
+        "FoundInVideo(3, 'dog', frame=40, box=(30, 10, 50, 20), score=0.52)": FoundInVideo(
             3, 40, "dog", 0.5249, (30.4, 9.6, 50.0, 20.0), found
         ),
         "RemoteImage(abc, 3000000 bytes)": remote,

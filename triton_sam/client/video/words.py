@@ -21,7 +21,7 @@ OnSearch = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, eq=False)
-class FoundObject:
+class FoundInVideo:
     """An object of a video, in the frame where it was found.
 
     Args:
@@ -42,7 +42,7 @@ class FoundObject:
 
     def __repr__(self) -> str:
         box = tuple(round(edge) for edge in self.box)
-        return f"FoundObject({self.object_id}, {self.text!r}, frame={self.frame}, box={box}, score={self.score:.2f})"
+        return f"FoundInVideo({self.object_id}, {self.text!r}, frame={self.frame}, box={box}, score={self.score:.2f})"
 
 
 def find_in_video(
@@ -60,7 +60,7 @@ def find_in_video(
     new_threshold: float = NEW_THRESHOLD,
     on_search: OnSearch | None = None,
     **details: Any,
-) -> list[FoundObject]:
+) -> list[FoundInVideo]:
     """Find every instance of words in a video, as prompts for the tracker.
 
     The first frame is searched, and with ``every`` further frames. Between them, the tracker follows the known objects.
@@ -97,7 +97,7 @@ def find_in_video(
     with contextlib.ExitStack() as stack:
         frames = stack.enter_context(contextlib.closing(open_frames(source, quality)))
         chosen = chosen_frames(frames.num_frames, every, start, stop, step)
-        objects: list[FoundObject] = []
+        objects: list[FoundInVideo] = []
         tracked: Mapping[int, BoolArray] = {}
         video: Any = None
         for frame, following in zip(chosen, [*chosen[1:], None], strict=True):
@@ -168,8 +168,8 @@ def _content(frames: FrameSource, index: int) -> bytes:
     return frame.content
 
 
-def _object(object_id: int, frame: int, found: Instance) -> FoundObject:
-    return FoundObject(object_id, frame, found.label, found.score, found.found_box, found.mask)
+def _object(object_id: int, frame: int, found: Instance) -> FoundInVideo:
+    return FoundInVideo(object_id, frame, found.label, found.score, found.found_box, found.mask)
 
 
 def _masks_at(video: Any, start: int, count: int) -> dict[int, BoolArray]:

@@ -13,7 +13,7 @@ from ...errors import InputError, UnknownImageError
 from ...families.base import Size
 from ...masks.rle import mask_to_rle
 from ...wire import contract
-from ..concepts import Asked, ConceptSearch, Found, image_id_of
+from ..concepts import ConceptSearch, Detection, TokenizedQuery, image_id_of
 from ..images import HeldImage
 from ..messages import Reply, Tensors, read_bytes
 from .messages import write_image, write_result
@@ -73,7 +73,7 @@ def _find(
     return image
 
 
-def _record(found: Found, asked: Asked, size: Size) -> dict[str, Any]:
+def _record(found: Detection, asked: TokenizedQuery, size: Size) -> dict[str, Any]:
     """Return an instance for the answer: with its full-size mask, unless the answer has the logits."""
     record = {
         "text": asked.query.labels()[found.index],

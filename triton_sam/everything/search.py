@@ -241,16 +241,22 @@ class FoundObjects(list[FoundObject]):
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """The progress of a search. It needs no answer."""
+    """The progress of a search, counted in points. It needs no answer.
+
+    Args:
+        kept: the objects of earlier crops.
+        seen: the masks of this crop that pass the filters so far.
+    """
 
     done: int
     total: int
-    clicks: Clicks
-    found: Found
+    kept: Sequence[FoundMask]
+    seen: Sequence[FoundMask]
+    box_nms_thresh: float
 
     def masks(self) -> list[FoundMask]:
         """Return the objects so far. A later, better one may replace one of them."""
-        return self.found.masks + self.clicks.kept()
+        return [*self.kept, *_without_overlaps(self.seen, self.box_nms_thresh)]
 
 
 Search = Generator["Encode | NextParts | Part | SearchProgress", Any, Found]
@@ -269,17 +275,21 @@ def search_in_parts(size: Size, parameters: Parameters, points_per_request: int 
     found, done = Found(), 0
     for crop, layer in crops:
         encoded = yield Encode(None if crop == (0, 0, *size) else crop)
-        clicks = Clicks(encoded, crop, size, parameters, found)
         points = parameters.grid(layer) * (crop[2] - crop[0], crop[3] - crop[1])
         starts = range(0, len(points), points_per_request)
-        parts = [clicks.part(points[start : start + points_per_request]) for start in starts]
+        parts = [Part(encoded, points[start : start + points_per_request], crop, size, parameters) for start in starts]
         yield NextParts(parts)
+        masks: list[FoundMask] = []
         for each in parts:
-            clicks.add((yield each))
+            seen = yield each
+            found.decodes += seen.decodes
+            found.candidates += seen.candidates
+            found.dropped += seen.dropped
+            masks += seen.masks
             done += len(each.points)
-            yield SearchProgress(done, total, clicks, found)
-        kept = clicks.kept()
-        found.dropped["box_nms_thresh"] += len(clicks.masks) - len(kept)
+            yield SearchProgress(done, total, found.masks, masks, parameters.box_nms_thresh)
+        kept = _without_overlaps(masks, parameters.box_nms_thresh)
+        found.dropped["box_nms_thresh"] += len(masks) - len(kept)
         found.masks += kept
     if len(crops) > 1:
         _suppress_crops(found, parameters.crop_nms_thresh)
@@ -295,29 +305,11 @@ def _crops_with_points(size: Size, parameters: Parameters) -> Iterator[tuple[Box
             yield crop, layer
 
 
-class Clicks:
-    """The clicks on one crop. Masks that pass the filters are added to ``masks``."""
-
-    def __init__(self, image: Any, crop: Box, whole: Size, parameters: Parameters, found: Found) -> None:
-        self.masks: list[FoundMask] = []
-        self._image, self._crop, self._whole = image, crop, whole
-        self._parameters, self._found = parameters, found
-
-    def kept(self) -> list[FoundMask]:
-        """Return the masks that remain after suppressing those with overlapping boxes."""
-        boxes, scores = [each.box for each in self.masks], [each.score for each in self.masks]
-        return [self.masks[index] for index in suppressed(boxes, scores, self._parameters.box_nms_thresh)]
-
-    def part(self, points: FloatArray) -> Part:
-        """Return the request for the masks under some points (N,2)."""
-        return Part(self._image, points, self._crop, self._whole, self._parameters)
-
-    def add(self, seen: Found) -> None:
-        """Add the result of a part."""
-        self._found.decodes += seen.decodes
-        self._found.candidates += seen.candidates
-        self._found.dropped += seen.dropped
-        self.masks += seen.masks
+def _without_overlaps(masks: Sequence[FoundMask], threshold: float) -> list[FoundMask]:
+    """Return the masks that remain after suppressing those with overlapping boxes."""
+    return [
+        masks[index] for index in suppressed([each.box for each in masks], [each.score for each in masks], threshold)
+    ]
 
 
 def _suppress_crops(found: Found, threshold: float) -> None:

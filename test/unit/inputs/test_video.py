@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from triton_sam.errors import ConfigurationError, MissingDependencyError, VideoError
+from triton_sam.inputs.images import open_image
+from triton_sam.inputs.video import base, open_frames
 from triton_sam.inputs.video import files as video_files
-from triton_sam.inputs.video import open_frames
 
 av = pytest.importorskip("av")
 
@@ -208,6 +209,14 @@ def test_a_list_may_mix_all_forms_of_images(tmp_path):
     array = open_frames(np.stack([drawn(index) for index in range(5)]), quality=90)
     assert (array.num_frames, told(array.frame(4))) == (5, 4)
     assert array.frame(0).content.startswith(b"\xff\xd8")
+
+
+def test_the_first_frame_is_read_once(monkeypatch):
+    read = []
+    monkeypatch.setattr(base, "open_image", lambda image: read.append(1) or open_image(image))
+    source = open_frames([drawn(0), drawn(1)])
+    assert [told(source.frame(index)) for index in (0, 1)] == [0, 1]
+    assert len(read) == 2
 
 
 def test_a_wrong_frame_is_an_error_that_names_it_and_others_are_read(tmp_path):

@@ -52,13 +52,16 @@ class FrameSource(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self._lock = threading.RLock()
+        self._first: tuple[bytes, Size] | None = None
+        """The first frame, which the constructor has read, until a frame is read."""
 
     def frame(self, index: int) -> Frame | None:
         """Return a frame; None if the video ends before it."""
         if index < 0:
             raise VideoError(f"there is no frame {index}: the first frame has the index 0")
         with self._lock:
-            found = self._checked(index)
+            first, self._first = self._first, None
+            found = first if first is not None and index == 0 else self._checked(index)
         if found is None:
             return None
         content, size = found
@@ -74,10 +77,10 @@ class FrameSource(ABC):
 
     def _open_first(self) -> None:
         """Set ``size`` from the first frame. A subclass calls this at the end of its constructor."""
-        first = self._checked(0)
-        if first is None:
+        self._first = self._checked(0)
+        if self._first is None:
             raise VideoError(f"{self.name} is empty: a video needs at least one frame")
-        self.size = first[1]
+        self.size = self._first[1]
 
     def _checked(self, index: int) -> tuple[bytes, Size] | None:
         try:

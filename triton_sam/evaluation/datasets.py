@@ -19,7 +19,7 @@ from PIL import Image
 from .._common.extras import missing
 from ..errors import ConfigurationError, ImageError, InputError, MissingDependencyError
 from ..inputs.formats import SUFFIXES
-from ..inputs.header import open_header, upright_size
+from ..inputs.header import open_header, size_of
 from ..inputs.images import ImageSource, open_image
 
 SCENE_SIZE = 512
@@ -220,8 +220,10 @@ def _check_sizes(image: Path, labels: Path) -> None:
 
 def _size(path: Path, upright: bool) -> tuple[int, int]:
     try:
+        if upright:
+            return size_of(path.read_bytes())
         with open_header(path) as image:
-            return upright_size(image) if upright else image.size
+            return image.size
     except MissingDependencyError:
         raise
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception

@@ -25,7 +25,7 @@ from .header import (
     kind_of,
     nodata_text,
     number_type,
-    orientation,
+    png_turn,
     say_channels,
     say_stretch,
     say_upper_bits,
@@ -107,13 +107,13 @@ def read_deep(image: Image.Image, stream: Stream, name: str) -> Image.Image | No
     """
     found = None
     if 2 * len(image.getbands()) * image.width * image.height <= _BYTES * MAX_DEEP_PIXELS:
-        found = read_tiff(stream, name) if image.format == "TIFF" else _read_png(image, stream, name)
+        found = read_tiff(stream, name) if image.format == "TIFF" else _read_png(stream, name)
     if found is None and not is_garbled(image):
         say_upper_bits(name)
     return found
 
 
-def _read_png(image: Image.Image, stream: Stream, name: str) -> Image.Image | None:
+def _read_png(stream: Stream, name: str) -> Image.Image | None:
     try:
         import imagecodecs
     except ImportError:
@@ -123,7 +123,7 @@ def _read_png(image: Image.Image, stream: Stream, name: str) -> Image.Image | No
         values = np.asarray(imagecodecs.png_decode(content))
     except Exception:  # noqa: BLE001 - Pillow's messages for damaged files are better
         return None
-    return _shown(values, Samples(), orientation(image), name)
+    return _shown(values, Samples(), png_turn(content), name)
 
 
 def read_tiff(stream: Stream, name: str) -> Image.Image | None:

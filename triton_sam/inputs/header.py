@@ -174,14 +174,6 @@ def orientation(image: Image.Image) -> int:
         return 1
 
 
-def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return width and height of an opened file after upright()."""
-    width, height = image.size
-    if image.format == "TIFF" and (tag(image, _WIDTH), tag(image, _HEIGHT)) != (width, height):
-        return width, height  # newer versions of Pillow turn TIFF files themselves
-    return (height, width) if orientation(image) in TURNED else (width, height)
-
-
 def size_of(content: bytes, formats: tuple[str, ...] | None = None) -> tuple[int, int]:
     """Return width and height of an image file after upright(), without reading its pixels.
 
@@ -189,13 +181,14 @@ def size_of(content: bytes, formats: tuple[str, ...] | None = None) -> tuple[int
         formats: see open_header().
     """
     with open_header(io.BytesIO(content), formats) as image:
-        if image.format != "PNG":
-            return upright_size(image)
         width, height = image.size
-    return (height, width) if _png_turn(content) in TURNED else (width, height)
+        if image.format == "TIFF" and (tag(image, _WIDTH), tag(image, _HEIGHT)) != (width, height):
+            return width, height  # newer versions of Pillow turn TIFF files themselves
+        turn = png_turn(content) if image.format == "PNG" else orientation(image)
+    return (height, width) if turn in TURNED else (width, height)
 
 
-def _png_turn(content: bytes) -> int:
+def png_turn(content: bytes) -> int:
     """Return the EXIF orientation of a PNG file, which may follow its pixels."""
     metadata = [
         chunk

@@ -157,7 +157,8 @@ def lacking_programs(repository: Path) -> dict[Path, str]:
             there = _config_in(repository / program)
             if there is None or _is_program(there, parse_config(files[CONFIG_NAME])):
                 paths = {repository / program / path: text for path, text in files.items()}
-                found |= {path: text for path, text in paths.items() if not path.exists()}
+                # An empty file only keeps its folder in Git.
+                found |= {path: text for path, text in paths.items() if not (path if text else path.parent).exists()}
     return found
 
 

@@ -4,6 +4,7 @@ import contextlib
 
 import onnx
 import pytest
+from support.commands import copy_committed
 from support.tiny_models import signature
 
 from triton_sam._common.bundle import bundled
@@ -128,6 +129,15 @@ def test_an_older_repository_is_completed(tmp_path):
     assert models["edge_video"].config.parameters["image_size"].string_value == "512"
     settings = tmp_path / "mine_encoder" / "config.pbtxt"
     settings.write_text(settings.read_text().replace("count: 1", "count: 2"))
+    assert complete_repository(tmp_path) == []
+    program = tmp_path / "mine" / "1" / "model.py"
+    program.unlink()
+    assert complete_repository(tmp_path) == [program]
+
+
+def test_the_file_that_keeps_a_folder_in_git_may_be_missing(tmp_path):
+    copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder", "sam2_preprocess", "sam2_encoder_jpeg")
+    (tmp_path / "sam2_encoder_jpeg" / "1" / ".gitkeep").unlink()
     assert complete_repository(tmp_path) == []
 
 

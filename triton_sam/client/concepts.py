@@ -158,7 +158,6 @@ def _request(pair: ModelPair, inputs: dict[str, npt.NDArray[Any]]) -> Request:
 
 
 def _read(outputs: Tensors, pair: ModelPair, query: Query, held: SessionImage) -> list[Instance]:
-    """Read the answer."""
     try:
         records = json.loads(outputs[contract.RESULT_JSON].ravel()[0])["objects"]
         counts: dict[int, int] = {}

@@ -168,7 +168,6 @@ def _members(parameters: Parameters) -> dict[str, Any]:
 
 
 def _read_result(outputs: Tensors, model: str) -> Found:
-    """Read the answer."""
     try:
         answer = json.loads(outputs[contract.RESULT_JSON].ravel()[0])
         masks = [_read_mask(each) for each in answer["objects"]]

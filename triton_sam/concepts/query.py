@@ -160,7 +160,6 @@ def check_parameters(text: Any, boxes: Any, box_labels: Any, parameters: Mapping
 
 
 def read_query(content: bytes) -> Query:
-    """Read a request from JSON."""
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:

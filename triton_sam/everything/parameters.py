@@ -31,7 +31,6 @@ _NO_CLEANUP = Cleanup()
 
 
 def check_thresholds(thresholds: Mapping[str, float]) -> None:
-    """Check thresholds."""
     for name, value in thresholds.items():
         if name not in THRESHOLDS:
             raise ConfigurationError(f"there is no threshold {name!r}: give {' or '.join(THRESHOLDS)}")

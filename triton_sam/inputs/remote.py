@@ -181,11 +181,9 @@ class RemoteFile:
         return int(self._file.tell())
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
         return self._of_parts(lambda: bytes(self._file.read(size)))
 
     def close(self) -> None:
-        """Close the connection."""
         self.closed = True
         self._file.close()
 

@@ -109,12 +109,10 @@ def weights_identity(folder: Path) -> str:
 
 
 def is_ready(model: str) -> bool:
-    """Return whether a model is ready."""
     return bool(pb_utils.is_model_ready(model_name=model))
 
 
 def check_ready(model: str, remedy: str) -> None:
-    """Check that a model is ready."""
     if not is_ready(model):
         raise ModelNotReadyError(f"this server does not have {model}: {remedy}")
 
@@ -131,7 +129,6 @@ def trace_of(request: Any) -> Any:
 
 
 def to_tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
-    """Return arrays as Triton tensors."""
     return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
 
 
@@ -142,7 +139,6 @@ def renamed(name: str, tensor: Any) -> Any:
 
 @cache  # Triton's module has PreferredMemory only after the program of a model was imported
 def cpu() -> Any:
-    """Return the memory of the CPU."""
     return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
 
 
@@ -188,7 +184,6 @@ def failure(message: str, code: Any) -> Any:
 
 
 def send_cancelled(sender: Any) -> None:
-    """Answer a request that was cancelled."""
     send_error(sender, "the request was cancelled", pb_utils.TritonError.CANCELLED)
 
 

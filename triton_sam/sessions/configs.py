@@ -363,7 +363,6 @@ def with_note(tensor: WireTensor) -> ConfigTensor:
 
 
 def parameter(key: str, value: str) -> str:
-    """Return the line of one parameter."""
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
 
 

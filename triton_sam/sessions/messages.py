@@ -41,7 +41,6 @@ class Reply:
 
     @contextlib.contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Record the duration of a step."""
         began = time.perf_counter()
         try:
             yield

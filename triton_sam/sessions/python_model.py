@@ -133,14 +133,12 @@ class TritonMetrics:
             self._times |= {(name, each["kind"]): family.Metric(labels=each, **buckets) for each in labels}
 
     def report(self, counts: Mapping[str, float], gauges: Mapping[str, float]) -> None:
-        """Increase counters, and set gauges."""
         for name, value in counts.items():
             self._metrics[name].increment(value)
         for name, value in gauges.items():
             self._metrics[name].set(value)
 
     def observe(self, kind: str, waited: float, took: float | None) -> None:
-        """Add one request to the histograms."""
         self._times[WAITING_SECONDS, kind].observe(waited)
         if took is not None:
             self._times[REQUEST_SECONDS, kind].observe(took)

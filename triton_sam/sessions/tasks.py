@@ -32,7 +32,6 @@ class Reports:
         self._thread = ThreadPoolExecutor(1, "report")
 
     def submit(self, report: Callable[..., None], *arguments: Any) -> None:
-        """Schedule ``report(*arguments)``."""
         with contextlib.suppress(RuntimeError):  # closed: the metrics end with the model
             self._thread.submit(report, *arguments)
 
@@ -57,7 +56,6 @@ class Waiting:
         self._report_is_due = False
 
     def change(self, kind: str, change: int) -> None:
-        """Change the number of waiting requests."""
         with self._lock:
             self._numbers[kind] += change
             # One report covers all changes until it runs; a request that starts at once rarely causes an update.
@@ -115,7 +113,6 @@ class SerialQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work runs or waits."""
         return self._is_running
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
@@ -245,7 +242,6 @@ _CURRENT: ContextVar[Task | None] = ContextVar("task", default=None)
 
 
 def current() -> Task | None:
-    """Return the task of this thread."""
     return _CURRENT.get()
 
 

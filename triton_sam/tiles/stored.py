@@ -95,7 +95,6 @@ class StoredTiles:
 
     @property
     def family(self) -> str:
-        """Name of the model family."""
         return str(self._own.get("family", SAM1.name))
 
     def check_encoder(self, encoder: EncoderIdentity) -> bool:
@@ -167,7 +166,6 @@ class StoredTiles:
         return Window(pixels, self.region(number))
 
     def embeddings(self, number: int, encoder: str) -> ImageEmbeddings:
-        """Read the embeddings of a tile."""
         x1, y1, x2, y2 = self.blocks.region(number)
         names = get_family(self.family).encoder.output_names
         tensors = {name: self._tensor(name, number) for name in names}

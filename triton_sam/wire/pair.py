@@ -81,7 +81,6 @@ class ModelPair:
         return request, image.size
 
     def read_embeddings(self, outputs: Mapping[str, npt.NDArray[Any]], size: tuple[int, int]) -> ImageEmbeddings:
-        """Read the encoder's answer."""
         embeddings = ImageEmbeddings(self.family.name, self.encoder, size, dict(outputs))
         try:
             embeddings.check()
@@ -102,14 +101,12 @@ class ModelPair:
             )
 
     def decode(self, embeddings: ImageEmbeddings, prompts: Prompts, multimask_output: bool) -> Request:
-        """Build the decoder's request."""
         inputs = {**self.family.embeddings(embeddings), **prompts.tensors(self.family)}
         return Request(self.decoder, inputs, tuple(self.family.requested_outputs(multimask_output)))
 
     def read_masks(
         self, outputs: Mapping[str, npt.NDArray[Any]], prompts: Prompts, multimask_output: bool
     ) -> Prediction:
-        """Read the decoder's answer."""
         logits, scores = self.family.read_masks(outputs, multimask_output)
         if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
             raise InferenceError(

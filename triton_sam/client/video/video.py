@@ -356,7 +356,6 @@ class Video:
         return answer
 
     def _carry(self, operation: Operation, outputs: tuple[str, ...]) -> Tensors:
-        """Do an operation."""
         flow = self._flows.run(operation, outputs)
         with self._lock:
             if self._is_closed:  # otherwise the operation would start a new session

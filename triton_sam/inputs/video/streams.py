@@ -87,12 +87,10 @@ class GrowingFrames(FrameSource):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the kept frames."""
         with self._lock:
             return sum(map(len, self._kept))
 
     def append(self, content: bytes, size: Size) -> int:
-        """Add a frame and return its index."""
         if size != self.size:
             raise VideoError(
                 f"the frame has {size[0]} x {size[1]} pixels, but the first one has {self.size[0]} x {self.size[1]}: "
@@ -134,7 +132,6 @@ class SharedPath:
         self._places[number] = 0
 
     def append(self, name: str) -> None:
-        """Add a frame at the end."""
         self._names.append(name)
 
     def find(self, number: int, name: str, tracked: int) -> int:

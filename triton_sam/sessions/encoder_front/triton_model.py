@@ -41,7 +41,6 @@ class TritonPythonModel(PythonModel):
     """One front end. Triton requires this class name."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the configuration."""
         super().initialize(args)
         (self._raw,) = self.family.encoder.input_names
         side = next(int(tensor["dims"][-1]) for tensor in self.config["input"] if tensor["name"] == self._raw)
@@ -78,7 +77,6 @@ class TritonPythonModel(PythonModel):
         return None if task.trace is None else running
 
     def _prepare(self, request: Any, inputs: Mapping[str, Any], task: Task) -> _Job:
-        """Read one request."""
         options = read_options(request.parameters(), self._pixels)
         if (self._raw in inputs) == (JPEG_IMAGE in inputs):
             raise InputError(f"send exactly one of {self._raw} and {JPEG_IMAGE}")

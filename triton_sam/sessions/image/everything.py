@@ -121,7 +121,6 @@ def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: T
 
 
 def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) -> Parameters:
-    """Return the parameters of a request."""
     if given.get("point_grids") is not None:
         raise InputError("point_grids cannot be sent: give points_per_side")
     if "cleanup" in given:
@@ -226,7 +225,6 @@ class PartRequest:
 
 
 def read_part(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> PartRequest:
-    """Read a request."""
     others = tensors.keys() - _PART_COMPANIONS
     if others:
         raise InputError(f"{contract.EVERYTHING_PART} cannot be combined with {min(others)}")

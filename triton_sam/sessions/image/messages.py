@@ -63,12 +63,10 @@ class SessionRequest:
 
     @property
     def has_prompt(self) -> bool:
-        """Whether the request is for masks."""
         parts = (self.point_coords, self.point_labels, self.box, self.mask_input)
         return any(part is not None for part in parts)
 
     def prompts(self, image_size: tuple[int, int], mask_size: int) -> Prompts:
-        """Check the prompt against the image."""
         # An empty tensor can claim any number of objects; the size of a list is limited by the request.
         parts = (self.point_coords, self.mask_input)
         claimed = max((len(part) for part in parts if isinstance(part, np.ndarray) and part.ndim > 2), default=0)
@@ -93,7 +91,6 @@ class SessionRequest:
 
 
 def read_request(tensors: Inputs) -> SessionRequest:
-    """Read a request."""
     if not _JSON_INPUTS.isdisjoint(tensors):
         request = _read_json(tensors)
     else:

@@ -29,7 +29,6 @@ class TritonPythonModel:
         self._family = official.at(side)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request separately."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:

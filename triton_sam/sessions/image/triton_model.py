@@ -41,7 +41,6 @@ class TritonPythonModel(PythonModel):
     """One session model. Triton requires this class name."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the parameters."""
         super().initialize(args)
         encoder, decoder = self.parameters[ENCODER], self.parameters[DECODER]
         self._names = {ENCODER: encoder, DECODER: decoder}

@@ -53,7 +53,6 @@ class Output:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return sum(array.nbytes for array in (self.pointer, self.logits, self.memory) if array is not None)
 
 
@@ -92,7 +91,6 @@ class TrackedFrames:
         return next((reverse for frames, reverse in reversed(self.runs) if frame in frames), None)
 
     def add(self, frame: int, reverse: bool) -> None:
-        """Record a visit."""
         if self.direction(frame) == reverse:
             return
         if self.runs:
@@ -105,7 +103,6 @@ class TrackedFrames:
         del self.runs[:-MAX_RUNS]
 
     def remove(self, frame: int) -> None:
-        """Remove all visits of a frame."""
         parts = []
         for frames, reverse in self.runs:
             at = frames.index(frame) if frame in frames else len(frames)
@@ -137,7 +134,6 @@ class ObjectMemory:
 
     @property
     def nbytes(self) -> int:
-        """Size of all outputs in bytes."""
         kinds = (self.prompted, self.tracked, self.new_prompted, self.new_tracked)
         return sum(output.nbytes for outputs in kinds for output in outputs.values())
 

@@ -132,7 +132,6 @@ class VideoRequest:
         return Points(scaled.astype(np.float32), kinds.astype(np.float32))
 
     def mask_of(self, size: Size) -> npt.NDArray[np.bool_]:
-        """Return the mask."""
         assert self.mask is not None  # noqa: S101 - for the type checker
         if any(self.arguments.get(key) for key in _LISTS):
             raise PromptError("a mask cannot be combined with points or a box")
@@ -142,7 +141,6 @@ class VideoRequest:
 
 
 def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool = False) -> VideoRequest:
-    """Read a request."""
     operation = (read_bytes(tensors, video.OPERATION) or b"").decode(errors="replace")
     if operation not in video.OPERATIONS:
         raise InputError(f"operation must be one of {', '.join(video.OPERATIONS)}, not {_short(operation)}")

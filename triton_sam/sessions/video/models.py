@@ -106,7 +106,6 @@ class TrackingModels:
         return conditioned
 
     def decode(self, frame: Embeddings, conditioned: Any | None, prompt: DecoderPrompt) -> Decoded:
-        """Run the tracking decoder."""
         objects = len(prompt.coords)
         arrays: dict[str, npt.NDArray[Any]] = {
             "point_coords": prompt.coords,

@@ -90,7 +90,6 @@ class SessionTable:
         self._lock = threading.Lock()
 
     def start(self, tracker: Tracker, frame_size: Size | None) -> VideoSession:
-        """Add a session."""
         session = VideoSession(secrets.token_hex(16), tracker, frame_size, SerialQueue(self._executor))
         with self._lock:
             if len(self.by_id) >= self._limit:
@@ -234,11 +233,9 @@ class _Arrays:
         self._table = table
 
     def floats(self, *shape: int) -> npt.NDArray[np.float32]:
-        """Return the next float32 array."""
         return self._take(np.dtype(np.float32), shape)
 
     def output(self, row: Sequence[Any]) -> Output:
-        """Return the next output."""
         _, score, iou, has_logits, has_memory = row
         table = self._table
         return Output(

@@ -85,7 +85,6 @@ class Tracker:
         self._image_size = image_size
 
     def count(self) -> None:
-        """Sum the sizes of all outputs."""
         self.kept_bytes = sum(memory.nbytes for memory in self.objects.values())
 
     @property

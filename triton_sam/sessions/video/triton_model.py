@@ -40,7 +40,6 @@ class TritonPythonModel(PythonModel):
     """One video model. Triton requires this class name."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the parameters."""
         super().initialize(args)
         self.family = self.family.at(self.number("image_size", self.family.image_size))
         limit = self.number("cache_bytes", video.DEFAULT_CACHE_BYTES)
@@ -121,7 +120,6 @@ class TritonPythonModel(PythonModel):
         return self.concept_models.settings(self.gpu is not None)
 
     def _sweep(self) -> None:
-        """Close idle sessions periodically."""
         while not self.stops.wait(SWEEP_SECONDS):
             reply = self._model.close_idle()
             if reply.counts["sessions_expired"]:

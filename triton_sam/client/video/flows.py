@@ -188,7 +188,6 @@ class SessionFlows:
         """Do an operation and return its answer. If the server has lost the session, it is restored first."""
         wanted = (wire.RESULT, *outputs)
         if operation.frame is not None:
-            self._frames.content(operation.frame)  # must be readable, because restoring the session may need it
             # update_memories follows each propagate of track_words(), so it does not count as a frame.
             frames = sum(done.name != wire.UPDATE_MEMORIES for done in self._journal) + 1
             if operation.changes and frames >= self._snapshot_every:

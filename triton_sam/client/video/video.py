@@ -346,6 +346,9 @@ class Video:
 
     def _run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Tensors:
         """Do an operation, and record the object ids of its answer."""
+        if operation.frame is not None and not self._is_closed:
+            # It must be readable, because restoring the session may need it. close() does not wait for a stream.
+            self._frames.content(operation.frame)
         with self._lock:
             answer = self._carry(operation, outputs)
             result = self._model.read_result(answer)

@@ -84,6 +84,26 @@ def test_a_stream_that_waits_for_its_next_frame_delays_neither_close_nor_the_end
     assert not thread.is_alive()
 
 
+def test_a_prompt_that_waits_for_its_frame_does_not_delay_close(video_server):
+    waits, comes = threading.Event(), threading.Event()
+
+    def images():
+        yield FRAMES[0]
+        waits.set()
+        comes.wait(PATIENCE)
+        yield FRAMES[1]
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with open_video(video_server, images()) as video:
+            adding = pool.submit(video.add, 1, 1, points=[[1, 1]])
+            assert waits.wait(PATIENCE)
+        assert not adding.done()
+        comes.set()
+        with pytest.raises(ConfigurationError, match="this video is closed"):
+            adding.result(PATIENCE)
+    assert "add_prompt" not in video_server.operations()
+
+
 def test_a_damaged_frame_is_an_error_and_the_session_lives_on(video_server):
     def spoil(number):
         if spoils and wire.FRAMES in video_server.requests[number].inputs:

@@ -47,9 +47,7 @@ ENCODED_IMAGE = (
 
 
 def programs(family: Family, variant: str | None = None, *, video: bool = True) -> dict[str, Files]:
-    """Return the files of all models of a variant that are not ONNX, by model name, in the order to write them.
-
-    A model's config.pbtxt is its last file: with it, a model is complete.
+    """Return the files of all models of a variant that are not ONNX, by model name.
 
     Clients send images of the official size, so a variant of another size (Family.at) has no session model. Only the
     families of this package have programs.
@@ -62,15 +60,15 @@ def programs(family: Family, variant: str | None = None, *, video: bool = True) 
     name = variant or family.name
     found: dict[str, Files] = {}
     if family.name in ENCODING_FAMILIES and name == family.name:
-        found[preprocess_name(name)] = {PROGRAM: preprocess_program(family), CONFIG_NAME: preprocess_config(family)}
+        found[preprocess_name(name)] = {CONFIG_NAME: preprocess_config(family), PROGRAM: preprocess_program(family)}
         # Triton requires a version folder, and git does not store empty folders.
-        found[encoder_jpeg_name(name)] = {"1/.gitkeep": "", CONFIG_NAME: encoder_jpeg_config(family)}
+        found[encoder_jpeg_name(name)] = {CONFIG_NAME: encoder_jpeg_config(family), "1/.gitkeep": ""}
     if family.image_size == get_family(family.name).image_size:
-        found[name] = {PROGRAM: session_program(family), CONFIG_NAME: session_config(family, name)}
+        found[name] = {CONFIG_NAME: session_config(family, name), PROGRAM: session_program(family)}
     if video and family.tracking:
         found[video_wire.video_model(family, name)] = {
-            PROGRAM: video_program(),
             CONFIG_NAME: video_config(family, name),
+            PROGRAM: video_program(),
         }
     return found
 

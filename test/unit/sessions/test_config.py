@@ -1,7 +1,5 @@
 """The config.pbtxt of the models around the ONNX ones: written from the contract, equal to the committed files."""
 
-import contextlib
-
 import onnx
 import pytest
 from support.commands import copy_committed
@@ -12,7 +10,6 @@ from triton_sam.families import FAMILIES, get_family
 from triton_sam.local_server.serve import complete
 from triton_sam.repository import parse_config
 from triton_sam.repository.selection import read_repository, unloadable
-from triton_sam.sessions import configs
 from triton_sam.sessions.configs import (
     Missing,
     complete_repository,
@@ -139,27 +136,6 @@ def test_the_file_that_keeps_a_folder_in_git_may_be_missing(tmp_path):
     copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder", "sam2_preprocess", "sam2_encoder_jpeg")
     (tmp_path / "sam2_encoder_jpeg" / "1" / ".gitkeep").unlink()
     assert complete_repository(tmp_path) == []
-
-
-def test_an_interrupted_completion_goes_on(tmp_path, monkeypatch):
-    write = configs.atomic_write
-    for last in range(100):
-        repository = tmp_path / str(last)
-        lacks = older_repository(repository)
-        left = iter(range(last))
-
-        def stop(path, content, left=left):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            write(path, content)
-
-        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-            patch.setattr(configs, "atomic_write", stop)
-            complete_repository(repository)
-            return
-        complete_repository(repository)
-        assert [name for name in sorted(lacks) if not (repository / name).exists()] == []
-    pytest.fail("it never ends")
 
 
 def test_a_repository_that_cannot_be_written_is_served_as_it_is(tmp_path, capsys):

@@ -65,6 +65,9 @@ def run_program(run: Callable[[], int], name: str = "", hint: Callable[[SamError
             return run()
     except SamError as error:
         message = f"error: {error}{hint(error)}"
+    except BrokenPipeError:  # the reader of the output has read enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes standard output again at exit
+        return EXIT_ERROR
     except FileExistsError as error:  # a folder cannot be made
         message = f"error: {error.filename} is a file: give a folder, or another name"
     except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,16 @@ def test_packages_are_found_without_an_import_and_folders_are_none(tmp_path, mon
     assert "some_package" not in sys.modules
     for name in ("some_folder", "some_folder.part", "no_such_package", "no_such_package.part"):
         assert find_package(name) is None, name
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an early end of a reader has another error there")
+def test_a_reader_of_the_output_may_end_early():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        command = [sys.executable, "-m", "triton_sam", "models", "--catalogue"]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_second_interrupt_does_not_disturb_the_block():

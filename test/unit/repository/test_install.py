@@ -89,6 +89,7 @@ def test_a_backup_of_a_killed_installation_is_not_in_the_way(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_files_of_a_killed_export_go_with_the_next_one_and_those_of_a_running_one_stay(tmp_path):
     program = (
         "import os, sys, signal; from pathlib import Path; from triton_sam.repository.install import staging\n"

@@ -141,6 +141,20 @@ def test_nginx_leads_to_the_service_only_if_it_has_a_token():
     assert templates <= {mount.partition(":")[0] for mount in nginx["volumes"]}
 
 
+def test_nginx_asks_the_first_name_server_alone():
+    """Only this one finds containers, and Podman lists those of the host after it."""
+    (mount,) = [one for one in SERVICES["nginx"]["volumes"] if ":/docker-entrypoint.d/" in one]
+    source, target, _ = mount.split(":")
+    # The image sources executable files in order, between its 15-local-resolvers.envsh and 20-envsubst-on-templates.sh.
+    assert "/docker-entrypoint.d/15-z" < target < "/docker-entrypoint.d/20"
+    assert target.endswith(".envsh")
+    assert (ROOT / source).stat().st_mode & 0o111 == 0o111
+    command = ["sh", "-euc", f'. "{ROOT / source}"; sh -c \'echo "$NGINX_LOCAL_RESOLVERS"\'']
+    for servers, first in (("10.89.0.1 192.0.2.53", "10.89.0.1"), ("127.0.0.11", "127.0.0.11")):
+        environment = {"PATH": "/usr/bin:/bin", "NGINX_LOCAL_RESOLVERS": servers}
+        assert subprocess.check_output(command, env=environment, text=True) == f"{first}\n"
+
+
 def test_nobody_logs_in_to_grafana():
     """Its image creates the user admin with the password admin."""
     environment = SERVICES["grafana"]["environment"]

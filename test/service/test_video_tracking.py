@@ -240,9 +240,10 @@ def test_downloads_count_as_bytes_of_videos(mp4):
         assert [each.name for each in folder.iterdir()] == ["video"]
 
 
-def test_clicks_do_not_wait_for_files(http, running, video, monkeypatch):
+def test_clicks_do_not_wait_for_files_and_a_video_stays_while_its_file_is_written(http, running, video, monkeypatch):
     """A file with all frames of a long video takes minutes."""
     http.post(f"{video}/prompts", json=POINT)
+    stored = running.service.app.state.videos.get(video.rsplit("/", 1)[1])
     free, writing, write = threading.Event(), [], DownloadFile._write
 
     def held(file, frames):
@@ -255,6 +256,8 @@ def test_clicks_do_not_wait_for_files(http, running, video, monkeypatch):
         files = [pool.submit(http.get, f"{video}/masks", params={"format": "rle"}) for _ in range(3)]
         try:
             wait_until(lambda: len(writing) == 2)
+            stored.used = long_ago = -1e9
+            wait_until(lambda: stored.used != long_ago or stored.tracking._is_closed)
             answer = pool.submit(http.post, f"{video}/prompts", json={**POINT, "object_id": 2})
             assert answer.result(PATIENCE / 2).status_code == 200
         finally:

@@ -80,10 +80,13 @@ class DownloadFile:
 
         width, height = self._video.file.size
         workers = self._budgets.workers
+        self._video.downloads += 1
         try:
             self._disk.grow(await workers.reduce(2 * width * height, work, sorted(self._masks), is_file=True))
         except FileNotFoundError:
             raise gone() from None
+        finally:
+            self._video.downloads -= 1
 
     def answer(self) -> FileResponse:
         """Return the response, which removes the file when it ends for any reason."""

@@ -58,6 +58,7 @@ class StoredVideo(Session):
 
     Args:
         room: its place, its bytes, and the folder of its files.
+        downloads: the number of files with its masks that are being written.
     """
 
     video_id: str
@@ -67,6 +68,7 @@ class StoredVideo(Session):
     model: str
     tracking: Tracking
     decoders: Decoders
+    downloads: int = 0
 
     @property
     def stem(self) -> str:
@@ -75,7 +77,7 @@ class StoredVideo(Session):
 
     @property
     def is_busy(self) -> bool:
-        return self.tracking.is_tracking
+        return self.tracking.is_tracking or self.downloads > 0
 
     def stop_soon(self) -> None:
         self.tracking.stop_soon()

@@ -206,6 +206,25 @@ def test_tracking_is_stopped_corrected_and_goes_on(page, running, tracker):
     assert page.page.is_hidden("#banner")
 
 
+def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, tracker, path):
+    page.click(*clip.START)
+    segmented(page)
+    tracker.limit = 5
+    page.page.keyboard.press("t")
+    page.wait("tritonSam.video.masks.hasTracked")
+    first = page.page.evaluate("tritonSam.video.info.id")
+    page.page.set_input_files("#file", path)
+    page.wait(f"tritonSam.video.info.id !== '{first}' && document.getElementById('busy').hidden")
+    assert not page.page.evaluate("tritonSam.video.isTracking")
+    second = page.page.evaluate("tritonSam.video.info.id")
+    tracker.limit = None
+    page.wait("tritonSam.video.ended === 1")
+    page.wait("document.getElementById('busy').hidden")
+    assert page.page.evaluate("tritonSam.video.info.id") == second
+    assert not page.page.evaluate("tritonSam.video.masks.hasTracked")
+    assert page.page.is_hidden("#banner")
+
+
 @pytest.mark.slow
 def test_images_and_videos_take_turns_and_forget_each_other(page, running, images, path, tmp_path):
     page.click(*clip.START)

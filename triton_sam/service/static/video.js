@@ -103,7 +103,8 @@ export class Video {
     this.#frames.close();
     this.#timeline.close();
     rest.forget(this.info.id); // after its frames, which are no longer requested
-    this.info = null;
+    this.info = this.#tracked = null;
+    this.isTracking = false;
   }
 
   /** Show a frame. */
@@ -150,13 +151,14 @@ export class Video {
     const ways = { forward: [false], back: [true], both: [false, true] }[direction];
     this.isTracking = true;
     this.#page.warn("");
-    this.#tracked = this.#trackWays(ways, start).finally(() => {
-      this.isTracking = false;
+    const tracked = (this.#tracked = this.#trackWays(ways, start).finally(() => {
       this.ended++;
+      if (tracked !== this.#tracked) return; // the user has closed the video
+      this.isTracking = false;
       this.#page.show();
-    });
+    }));
     this.#page.show();
-    await this.#tracked;
+    await tracked;
   }
 
   /** Stop tracking, and wait until it has stopped. */
@@ -246,21 +248,25 @@ export class Video {
   }
 
   async #trackWays(ways, start) {
+    const { info } = this;
+    const isOpen = () => this.info === info; // the last events of a video may come after it was closed
     for (const reverse of ways) {
       this.#follows = true;
       this.#newest = start;
       this.#tell({ done: 0, total: reverse ? start + 1 : this.info.num_frames - start });
       let isCancelled = false;
       try {
-        await rest.propagate(this.info.id, { start, reverse }, (name, data) => {
+        await rest.propagate(info.id, { start, reverse }, (name, data) => {
+          if (!isOpen()) return;
           if (name === "frame") this.#keep(data);
           else if (name === "progress") this.#tell(data);
           else if (name === "done") isCancelled = data.cancelled;
         });
       } catch (problem) {
-        this.#fail(problem);
+        if (isOpen()) this.#fail(problem);
         return;
       }
+      if (!isOpen()) return;
       if (isCancelled) break;
     }
     if (this.#follows) await this.#showFrame(ways.length > 1 ? start : this.#newest);

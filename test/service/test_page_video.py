@@ -225,6 +225,19 @@ def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, track
     assert page.page.is_hidden("#banner")
 
 
+def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(page, running, tracker):
+    first = page.page.evaluate("tritonSam.video.info.id")
+    with page.held(f"{first}/prompts") as held:
+        page.click(*clip.START)
+        wait_until(lambda: page.page.wait_for_timeout(20) or held)
+        page.page.evaluate("void tritonSam.pictures.reupload()")
+        page.wait(f"tritonSam.video.info.id !== '{first}'")
+    segmented(page)
+    page.wait("document.getElementById('busy').hidden")
+    assert tracker.videos[-1].prompts[1][0]["points"]
+    page.faults.clear()  # the browser reports the 404 of the first prompt
+
+
 @pytest.mark.slow
 def test_images_and_videos_take_turns_and_forget_each_other(page, running, images, path, tmp_path):
     page.click(*clip.START)

@@ -24,6 +24,7 @@ export class VideoMasks {
     this.#paths.clear();
     this.#sent.clear();
     this.#errors.clear();
+    this.#working = null; // it belongs to another video
   }
 
   /** Whether a frame without a prompt has a mask. */
@@ -101,18 +102,22 @@ export class VideoMasks {
   /** Send the changes. ``time`` is that of the click that caused them. */
   refresh(time) {
     this.#page.show();
-    this.#working ??= this.#send(time).finally(() => (this.#working = null));
-    return this.#working;
+    if (this.#working) return this.#working;
+    const working = (this.#working = this.#send(time).finally(() => {
+      if (this.#working === working) this.#working = null;
+    }));
+    return working;
   }
 
   async #send(time) {
     const video = this.#page.video.info;
-    const isOpen = () => this.#page.video.info === video;
+    const isOpen = () => this.#page.video.info === video; // answers to another video change nothing
     if (video && this.#next()) await this.#page.video.stop(); // the service rejects prompts while it tracks
     for (let step = video && this.#next(); step; step = this.#next()) {
       try {
-        await step(video.id);
+        const took = await step(video.id);
         if (!isOpen()) return;
+        took();
         if (time) this.#page.clicked(time, performance.now() - time);
         time = undefined;
       } catch (problem) {
@@ -123,7 +128,11 @@ export class VideoMasks {
     }
   }
 
-  /** Return the next call that brings the service up to date, the active object's first; null if none is needed. */
+  /**
+   * Return the next call that brings the service up to date, the active object's first; null if none is needed.
+   *
+   * The call returns a function that notes the service's answer.
+   */
   #next() {
     const objects = [...this.#scene.objects].sort((a, b) => this.#isActive(b) - this.#isActive(a));
     for (const id of this.#sent.keys()) {
@@ -143,31 +152,38 @@ export class VideoMasks {
   async #prompt(video, object, frame) {
     const key = this.#keyOf(object, frame);
     const { points, box } = object.prompts[frame];
-    const known = this.#sent.get(object.id) ?? new Map();
+    let note;
     try {
       const answer = await rest.prompt(video, {
         ...{ frame, object_id: object.id, box },
         points: points.map((point) => [point.x, point.y]),
         labels: points.length ? points.map((point) => point.label) : null,
       });
-      this.keep(answer);
+      note = () => this.keep(answer);
     } catch (problem) {
       if (problem.status !== 422) throw problem;
-      this.#errors.set(key, problem.message); // this prompt always fails: do not send it again
+      note = () => this.#errors.set(key, problem.message); // this prompt always fails: do not send it again
     }
-    this.#sent.set(object.id, known.set(frame, key));
+    return () => {
+      note();
+      this.#sent.set(object.id, (this.#sent.get(object.id) ?? new Map()).set(frame, key));
+    };
   }
 
   async #clear(video, id, frame) {
     await unlessGone(rest.clearPrompt(video, frame, id));
-    this.#sent.get(id)?.delete(frame);
-    this.#found.get(frame)?.delete(id);
+    return () => {
+      this.#sent.get(id)?.delete(frame);
+      this.#found.get(frame)?.delete(id);
+    };
   }
 
   async #remove(video, id) {
     await unlessGone(rest.removeObject(video, id));
-    this.#sent.delete(id);
-    for (const masks of this.#found.values()) masks.delete(id);
+    return () => {
+      this.#sent.delete(id);
+      for (const masks of this.#found.values()) masks.delete(id);
+    };
   }
 
   #isActive(object) {

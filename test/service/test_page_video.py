@@ -235,6 +235,8 @@ def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(pag
     segmented(page)
     page.wait("document.getElementById('busy').hidden")
     assert tracker.videos[-1].prompts[1][0]["points"]
+    page.page.evaluate("tritonSam.stage.draw()")
+    assert not any("detached" in fault for fault in page.faults)
     page.faults.clear()  # the browser reports the 404 of the first prompt
 
 

@@ -62,32 +62,25 @@ export class Video {
 
   /** Upload a video and show its first frame. */
   async open(file, signal, heard) {
-    const info = await rest.upload("video", file, this.#page.settings.model, signal, heard);
-    const frames = this.#framesOf(info);
-    let first;
-    try {
-      first = await frames.get(0);
-      signal.throwIfAborted();
-    } catch (error) {
-      frames.close();
-      rest.forget(info.id);
-      throw error;
-    }
+    const { info, frames, picture } = await this.#upload(file, 0, signal, heard);
     this.close();
     this.#take(info, file, frames);
     this.scene.reset();
     this.masks.reset();
     this.scene.view(0);
     this.#wanted = 0;
-    this.#page.stage.show(first, { width: info.width, height: info.height });
+    this.#page.stage.show(picture, { width: info.width, height: info.height });
   }
 
   /** Upload the video again, and send all prompts, for another model, or because the service has dropped it. */
   async reopen(signal, heard) {
-    const { file, id } = this.info;
-    const info = await rest.upload("video", file, this.#page.settings.model, signal, heard);
+    const [{ file, id }, shown] = [this.info, this.scene.frame];
+    const { info, frames, picture } = await this.#upload(file, shown, signal, heard);
     const isAnother = info.model !== this.info.model;
-    this.#take(info, file, this.#framesOf(info));
+    this.#take(info, file, frames);
+    this.scene.view(shown);
+    this.#page.stage.swap(picture); // the pictures of the former frames are closed
+    if (this.#wanted !== shown) void this.#showFrame(this.#wanted);
     rest.forget(id); // after its frames, which are no longer requested
     const hadTracked = this.masks.hasTracked;
     this.masks.reset();
@@ -197,6 +190,21 @@ export class Video {
 
   #fail(problem) {
     void this.#page.fail(problem, () => this.masks.refresh());
+  }
+
+  /** Upload a video, and return its description, its frames, and the picture of one of them. */
+  async #upload(file, index, signal, heard) {
+    const info = await rest.upload("video", file, this.#page.settings.model, signal, heard);
+    const frames = this.#framesOf(info);
+    try {
+      const picture = await frames.get(index);
+      signal.throwIfAborted();
+      return { info, frames, picture };
+    } catch (error) {
+      frames.close();
+      rest.forget(info.id);
+      throw error;
+    }
   }
 
   #take(info, file, frames) {

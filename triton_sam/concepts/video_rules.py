@@ -344,14 +344,16 @@ def mask_iou(pred_masks: BoolArray, gt_masks: BoolArray) -> FloatArray:
     return ious
 
 
-def without_overlaps(masks: BoolArray, scores: Sequence[float], texts: Sequence[int]) -> BoolArray:
-    """Return masks (N,H,W) in which each pixel belongs to one object of a text at most, the one with the best score.
+def without_overlaps(masks: Sequence[BoolArray], scores: FloatArray, texts: Sequence[int]) -> list[BoolArray]:
+    """Return N masks (H,W) in which each pixel belongs to one object of a text at most, the one with the best score.
 
     Reference: _apply_object_wise_non_overlapping_constraints in processing_sam3_video.py.
     """
-    result = masks.copy()
-    taken = {text: np.zeros(masks.shape[1:], bool) for text in texts}
-    for index in np.argsort(-np.array(scores), kind="stable"):
-        result[index] &= ~taken[texts[index]]
-        taken[texts[index]] |= masks[index]
-    return result
+    apart = list(masks)
+    taken: dict[int, BoolArray] = {}
+    for index in np.argsort(-scores, kind="stable"):
+        mask, others = masks[index], taken.get(texts[index])
+        if others is not None:
+            apart[index] = mask & ~others
+        taken[texts[index]] = mask if others is None else others | mask
+    return apart

@@ -13,7 +13,7 @@ from .url import ServerUrl
 
 Busy = Literal["raise", "wait"]
 """What a client does when the server is busy: raise a ServerBusyError at once, or wait until the call's timeout."""
-CLOSED = "this client is closed"
+CLOSED = "this client is closed: make a new one"
 LONGEST_TIMEOUT = 1e9
 """Seconds, about 30 years. Longer timeouts overflow clocks in the libraries below."""
 GRPC_GRACE = 0.25

@@ -199,7 +199,7 @@ def test_suppression_of_doubles_and_of_overlaps_equals_the_reference(monkeypatch
             keep = official.nms_masks(scores, masks, 0.0, 0.1).numpy()
             np.testing.assert_array_equal(kept.masks[kept.texts == text], found.masks[rows][keep])
             dropped += int((~keep).sum())
-        ours = without_overlaps(found.masks > 0, found.scores.tolist(), found.texts.tolist())
+        ours = without_overlaps(found.masks > 0, found.scores, found.texts.tolist())
         expected = processor._apply_object_wise_non_overlapping_constraints(
             torch.from_numpy(found.masks > 0)[:, None],
             torch.from_numpy(found.scores)[:, None],

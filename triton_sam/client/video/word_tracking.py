@@ -226,7 +226,8 @@ class _WordTracking:
             mask = full_size_mask(held.plan.masks[object_id], video.frame_size, video._model.family)
             if mask.any():
                 masks[object_id] = mask
-        apart = _apart(masks, held.scores, objects.texts)
+        probabilities = sigmoid(np.array([held.scores[object_id] for object_id in masks]))
+        apart = without_overlaps(list(masks.values()), probabilities, [objects.texts[object_id] for object_id in masks])
         segments = {
             object_id: VideoSegment(
                 mask=mask,
@@ -238,7 +239,7 @@ class _WordTracking:
                 object_score=held.scores[object_id],
                 label=self._query.texts[objects.texts[object_id]],
             )
-            for place, (object_id, mask) in enumerate(apart.items())
+            for place, (object_id, mask) in enumerate(zip(masks, apart, strict=True))
         }
         return frame, {**held.others, **segments}
 
@@ -247,18 +248,6 @@ def prompt_of(logits: FloatArray, size: tuple[int, int]) -> BoolArray:
     """Return the prompt of a new object, bool (H,W), from the logits (h,w) of its detection."""
     mask: BoolArray = resize_logits(logits >= PROMPT_LOGIT, size) >= PROMPT_LOGIT
     return mask
-
-
-def _apart(
-    masks: Mapping[int, BoolArray], scores: Mapping[int, float], texts: Mapping[int, int]
-) -> dict[int, BoolArray]:
-    """Return the masks without overlaps of objects of one text."""
-    if len(masks) < 2:
-        return dict(masks)
-    probabilities = sigmoid(np.array([scores[object_id] for object_id in masks]))
-    kinds = [texts[object_id] for object_id in masks]
-    apart = without_overlaps(np.stack(list(masks.values())), probabilities.tolist(), kinds)
-    return dict(zip(masks, apart, strict=True))
 
 
 def _logit(score: float) -> float:

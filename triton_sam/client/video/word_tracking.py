@@ -154,8 +154,8 @@ class _WordTracking:
         video, objects = self._video, self._objects
         frame, detections = video._frames.outside(index), self._detected(index)
         answer = self._propagated(index)
-        if answer is not None:  # the logits of tracker and detector may differ in size
-            side = answer[MASKS].shape[-1]
+        # The logits of tracker and detector may differ in size.
+        if answer is not None and (side := answer[MASKS].shape[-1]) != detections.masks.shape[-1]:
             detections = replace(detections, masks=resize_logits(detections.masks, (side, side)))
         if objects.rules.det_nms_thresh > 0:
             detections = nms_masks(detections, objects.rules.det_nms_thresh)

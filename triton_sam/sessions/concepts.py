@@ -32,7 +32,7 @@ from ..families.concepts import (
 )
 from ..families.tables import ENCODER
 from ..wire.contract import embedding_bytes
-from .images import HeldImage, ImageStore, Run, bytes_of
+from .images import HeldImage, ImageStore, Run
 from .messages import Reply, Tensors
 from .tasks import TaskCancelledError
 
@@ -321,15 +321,14 @@ class ConceptSearch:
         return self._run(CONCEPT_ENCODER, {BACKBONE_STATES: states}, {}, self._maps, True)
 
     def _encode_and_keep(self, image_id: str, content: bytes, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
-        """Return the embeddings of an image, and put the states of the backbone into the cache if it has room."""
+        """Return the embeddings of an image, and put the states of the backbone into the cache."""
         size, outputs = self._images.encode_file(content, self._encode_states, reply)
-        cache, states = self._images.cache, outputs[BACKBONE_STATES]
-        most = min(_CLICKED_IMAGES, cache.limit // (4 * bytes_of(states)))
-        if most:
-            kept = [each.image_id for each in cache.values() if each.image_id.endswith(_STATES_KEY)]
-            for key in kept[: max(0, len(kept) + 1 - most)]:
-                cache.remove(key)
-            self._images.put(image_id + _STATES_KEY, size, {BACKBONE_STATES: states}, reply)
+        states = {BACKBONE_STATES: outputs[BACKBONE_STATES]}
+        held, cache = self._images.put(image_id + _STATES_KEY, size, states, reply), self._images.cache
+        most = min(_CLICKED_IMAGES, cache.limit // (4 * held.nbytes))
+        kept = [each.image_id for each in cache.values() if each.image_id.endswith(_STATES_KEY)]
+        for key in kept[: max(0, len(kept) - most)]:
+            cache.remove(key)
         return size, self._family.embeddings(outputs)
 
     def _finish(self, states: HeldImage, reply: Reply) -> tuple[Size, Mapping[str, Any]]:

@@ -56,11 +56,6 @@ Encode = Callable[[FloatArray], Mapping[str, Any]]
 """Runs an encoder on one image, and keeps its outputs; see Run."""
 
 
-def bytes_of(tensor: Any) -> int:
-    """Return the size of an array, or of a Triton tensor, which is float32 in the wire contract."""
-    return int(tensor.nbytes if isinstance(tensor, np.ndarray) else 4 * math.prod(tensor.shape()))
-
-
 class ImageStore:
     """Finds or encodes images, from any number of threads. Equal files are encoded once.
 
@@ -202,7 +197,10 @@ class ImageStore:
 
     def put(self, image_id: str, size: Size, tensors: Mapping[str, Any], reply: Reply) -> HeldImage:
         """Put an image into the cache, and return it. The least recently used images are evicted."""
-        image = HeldImage(image_id, size, tensors, sum(map(bytes_of, tensors.values())))
+        nbytes = sum(  # all Triton tensors are float32 in the wire contract
+            each.nbytes if isinstance(each, np.ndarray) else 4 * math.prod(each.shape()) for each in tensors.values()
+        )
+        image = HeldImage(image_id, size, tensors, nbytes)
         if image.nbytes > self.cache.limit:
             raise ConfigurationError(
                 f"the embeddings of one image take {image.nbytes} bytes, but cache_bytes is {self.cache.limit}"

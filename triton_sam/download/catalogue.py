@@ -78,6 +78,7 @@ def download(
     path = Path(directory) / checkpoint.file_name
     if not checkpoint.digest and checkpoint.url.startswith(_HUB):
         return _download_from_hub(checkpoint, path, mirror, progress)
+    use_mirror = " or use --mirror" if checkpoint.digest else ""  # without a hash, a mirror cannot be checked
     try:
         return fetch(
             _urls(checkpoint, mirror),
@@ -87,7 +88,7 @@ def download(
             progress=progress,
             retries=retries,
             timeout=timeout,
-            advice="check the URL of the mirror" if mirror else "on a closed network, set HTTPS_PROXY or use --mirror",
+            advice="check the URL of the mirror" if mirror else f"on a closed network, set HTTPS_PROXY{use_mirror}",
         )
     except NetworkError as error:
         raise DownloadError(f"{error}; or put the file at {path}") from error

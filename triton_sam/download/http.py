@@ -61,9 +61,9 @@ def bad_status(url: str, response: urllib3.BaseHTTPResponse) -> Exception:
     if status in _TRANSIENT_STATUSES:
         return TransientError(f"the server answered {status} {reason}".strip(), _retry_after(response))
     if status in (404, 410):
-        return NotFoundError(f"{url} does not exist ({status}): check the mirror's URL")
+        return NotFoundError(f"{url} does not exist ({status}): check the URL")
     if status in (401, 403, 407):
-        return NetworkError(f"{url} is forbidden ({status}): check the proxy and the mirror, or use another --mirror")
+        return NetworkError(f"{url} is forbidden ({status}): check the URL and the proxy")
     return NetworkError(f"{url} cannot be downloaded: the server answered {status} {reason}".strip())
 
 

@@ -70,17 +70,19 @@ def test_setup_command_up_to_the_export(file_server, tmp_path, small_catalogue, 
     assert exported == [(family, Settings(Path("models"), path, name=None, precision="fp32", progress=False))]
 
 
-def test_a_file_of_the_same_name_at_another_url_is_another_file(server, tmp_path, monkeypatch):
+def test_a_file_of_the_same_name_at_another_url_is_another_file(file_server, tmp_path, monkeypatch):
     exported = SimpleNamespace(metadata={CHECKPOINT_HASH: ""})
     monkeypatch.setattr(registry, "check_packages", lambda *_: None)
     monkeypatch.setattr(registry, "export", lambda *_: exported)
     monkeypatch.chdir(tmp_path)
     for content, where, requests in ((b"first", "/a/best.pt", 1), (b"second", "/b/best.pt", 2)):
-        server.content, server.where = content, where
+        file_server.content, file_server.where = content, where
         for _ in range(2):  # the second call uses the downloaded file
-            assert cli.main(["setup", "sam1", "--url", server.url + where, "--model-repository", "models", "-q"]) == 0
+            assert (
+                cli.main(["setup", "sam1", "--url", file_server.url + where, "--model-repository", "models", "-q"]) == 0
+            )
             assert Path("checkpoints/best.pt").read_bytes() == content
-        assert len(server.requests) == requests
+        assert len(file_server.requests) == requests
 
 
 @pytest.mark.parametrize(

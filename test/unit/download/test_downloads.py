@@ -175,6 +175,8 @@ def test_an_unknown_host_is_given_up_soon_and_says_where_to_put_the_file(file_se
         checkpoints.download(wanted, tmp_path, progress=False)
     assert str(tmp_path / wanted.file_name) in str(caught.value)
     assert len(pauses) == 2
+    with pytest.raises(DownloadError, match="set HTTPS_PROXY; or put the file at "):  # no mirror can be checked
+        checkpoints.download(replace(wanted, sha256=""), tmp_path, progress=False)
     with pytest.raises(DownloadError, match="check the URL of the mirror; or put the file at ") as caught:
         checkpoints.download(wanted, tmp_path, mirror="http://no-such-host.invalid/", progress=False)
     assert "--mirror" not in str(caught.value)
@@ -187,7 +189,9 @@ def test_retry_after_is_honoured_and_bounded(file_server, tmp_path, pauses):
     assert len(pauses) == 3
 
 
-@pytest.mark.parametrize(("code", "words"), [(404, "does not exist"), (403, "forbidden"), (418, "answered 418")])
+@pytest.mark.parametrize(
+    ("code", "words"), [(404, "does not exist .*: check the URL"), (403, "forbidden"), (418, "answered 418")]
+)
 def test_lasting_status_is_final(file_server, tmp_path, code, words):
     file_server.acts = [status(code)]
     with pytest.raises(DownloadError, match=words):

@@ -27,9 +27,7 @@ PUBLIC = {
         Polygon Segment full_size_logits mask_to_box mask_to_png mask_to_polygons mask_to_rle overlay resize_logits
         rle_to_mask trace_polygons
     """,
-    "triton_sam.transport": """
-        CONNECT_TIMEOUT GRPC_GRACE RETRY_PAUSE Result Tensors Transport map_error
-    """,
+    "triton_sam.transport": "BaseTransport ServerUrl Tensors Transport parse_url",
     "triton_sam.repository": """
         BUILT_IN_CHECKPOINT CONFIG_NAME REPOSITORY_VARIABLE RepositoryModel check_name config_for default_repository
         list_models pair_names parse_config version_folders weights_in

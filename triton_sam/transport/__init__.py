@@ -6,22 +6,7 @@ and `onnx` runs models in this process, for verify and benchmarks.
 """
 
 from .base import BaseTransport, Tensors
-from .failures import RETRY_PAUSE, map_error
-from .options import GRPC_GRACE
-from .threads import Result
-from .timed_sockets import CONNECT_TIMEOUT
 from .triton import Transport
 from .url import ServerUrl, parse_url
 
-__all__ = [
-    "CONNECT_TIMEOUT",
-    "GRPC_GRACE",
-    "RETRY_PAUSE",
-    "BaseTransport",
-    "Result",
-    "ServerUrl",
-    "Tensors",
-    "Transport",
-    "map_error",
-    "parse_url",
-]
+__all__ = ["BaseTransport", "ServerUrl", "Tensors", "Transport", "parse_url"]

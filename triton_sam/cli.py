@@ -74,4 +74,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         args.parser.refuse(unknown)
     turn_off_telemetry()
-    return run_program(lambda: int(args.run(args)), "triton-sam: ", partial(_hint, args))
+    return run_program(partial(args.run, args), "triton-sam: ", partial(_hint, args))

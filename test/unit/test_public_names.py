@@ -96,6 +96,6 @@ def test_a_frame_passes_at_most_40_functions_on_each_side():
     assert 20 < found["model"] <= 40
 
 
-def test_12_functions_lead_from_the_command_line_to_the_files():
+def test_13_functions_lead_from_the_command_line_to_the_files():
     pytest.importorskip("onnx", reason="needs the local extra")
-    assert 5 < count("setup")["on the way"] <= 12
+    assert 5 < count("setup")["on the way"] <= 13

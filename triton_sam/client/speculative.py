@@ -7,7 +7,6 @@ import concurrent.futures
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
@@ -347,17 +346,13 @@ class SpeculativeSAM2Client(ImagesInThreads):
     async def __aenter__(self) -> SpeculativeSAM2Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __enter__(self) -> SpeculativeSAM2Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _work(self, image: ImageEmbeddings | None, *arguments: Any) -> Work[Result]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import ConfigurationError
@@ -384,9 +383,7 @@ class SamTritonClient:
     def __enter__(self) -> SamTritonClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _carry(self, flow: Flow[Result]) -> Result:

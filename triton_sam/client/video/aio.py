@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Mapping
-from types import TracebackType
 
 from ...errors import ConfigurationError
 from ...families.base import Size
@@ -95,9 +94,7 @@ class AsyncSAM2VideoClient(InThreads):
     async def __aenter__(self) -> AsyncSAM2VideoClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
 
@@ -187,9 +184,7 @@ class AsyncVideo:
     async def __aenter__(self) -> AsyncVideo:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _propagate(

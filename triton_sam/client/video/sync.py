@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from types import TracebackType
 
 from ...errors import ConfigurationError
 from ...families import get_family
@@ -131,7 +130,5 @@ class SAM2VideoClient:
     def __enter__(self) -> SAM2VideoClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

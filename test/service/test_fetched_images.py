@@ -222,7 +222,7 @@ def test_the_page_opens_an_image_at_an_address(browser, fetching, site, reachabl
         page.page.locator("#url-dialog .primary").click()
         page.wait("document.getElementById('banner').textContent.includes('answers 404')")
         assert page.page.evaluate("tritonSam.image.name") == "a.jpg"
-        page.faults.clear()  # the browser reports the 502
+        page.refused(502)
 
 
 # --- both ------------------------------------------------------------------------------------------------------------

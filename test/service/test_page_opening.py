@@ -96,7 +96,7 @@ def test_images_are_opened_in_all_ways(page, tmp_path):
     assert page.page.evaluate("tritonSam.image.name") == "plain.png"
     page.page.click("#banner-close")
     assert page.page.is_hidden("#banner")
-    page.faults.clear()  # the browser reports the 415
+    page.refused(415)
 
 
 @pytest.mark.slow

@@ -299,4 +299,4 @@ def test_the_field_is_there_for_models_that_find_words_takes_examples_and_forget
     client.gate, client.failure = None, ModelNotReadyError("sam3_detector is not ready")
     search(page, "dog")
     assert "sam3_detector is not ready" in page.page.inner_text("#banner")
-    page.faults.clear()  # the console names the status 503, which is no fault here
+    page.refused(503)

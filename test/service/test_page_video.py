@@ -153,7 +153,7 @@ def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_get
     page.wait("document.getElementById('busy').hidden")
     assert page.page.evaluate("tritonSam.video.info.id") != before
     assert page.page.is_hidden("#banner")
-    page.faults.clear()  # the browser reports the 404
+    page.refused(404)
 
     segmented(page)
     track(page)
@@ -163,7 +163,7 @@ def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_get
     wait_until(lambda: len(tracker.videos) > sessions and tracker.videos[-1].prompts)
     page.wait("document.getElementById('banner').textContent.includes('track again')")
     assert covered(page) == [[0, 0], [FRAMES - 1, FRAMES - 1]]  # as in downloads: the frames with a prompt
-    page.faults.clear()  # the browser reports the 404
+    page.refused(404)
 
 
 def test_tracking_is_stopped_corrected_and_goes_on(page, running, tracker):
@@ -236,8 +236,7 @@ def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(pag
     page.wait("document.getElementById('busy').hidden")
     assert tracker.videos[-1].prompts[1][0]["points"]
     page.page.evaluate("tritonSam.stage.draw()")
-    assert not any("detached" in fault for fault in page.faults)
-    page.faults.clear()  # the browser reports the 404 of the first prompt
+    page.refused(404)
 
 
 @pytest.mark.slow
@@ -254,7 +253,7 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     broken.write_bytes(b"no video")
     page.page.set_input_files("#file", broken)
     assert "broken.mp4: unsupported or damaged video" in page.banner()
-    page.faults.clear()  # the browser reports the 415
+    page.refused(415)
     with page.held("/frames/(?!0[?])") as held:  # frames that still load are given up with their video
         open_clip(page, path)
         assert page.page.is_visible("#timeline")

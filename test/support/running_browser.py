@@ -120,6 +120,12 @@ class Page:
                 with contextlib.suppress(playwright.Error):  # the page has aborted this request
                     route.continue_()
 
+    def refused(self, status):
+        """Forget the browser's reports of answers with this status, which the page handles. Other faults stay."""
+        report = f"the server responded with a status of {status} "
+        wait_until(lambda: self.page.wait_for_timeout(20) or any(report in fault for fault in self.faults))
+        self.faults[:] = [fault for fault in self.faults if report not in fault]
+
     def banner(self):
         """Wait for a message and return it."""
         self.page.wait_for_selector("#banner:not([hidden])")

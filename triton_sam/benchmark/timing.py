@@ -74,7 +74,8 @@ def take_turns(
         if number >= min_rounds and time.perf_counter() > end:
             break
         for name, act in acts.items():
-            times.setdefault(name, []).append(milliseconds(act))
+            took = milliseconds(act)  # an interrupted call leaves no empty list
+            times.setdefault(name, []).append(took)
 
 
 @dataclass

@@ -41,6 +41,14 @@ def test_the_table_has_ratios_counts_and_notes():
     ]  # fmt: skip
 
 
+def test_an_interrupted_call_has_no_time():
+    times: dict[str, list[float]] = {}
+    acts = {"first": lambda: None, "second": Mock(side_effect=KeyboardInterrupt)}
+    with pytest.raises(KeyboardInterrupt):
+        take_turns(acts, times, 0.0, min_rounds=1, warm_up=False)
+    assert times.keys() == {"first"}
+
+
 def test_contenders_take_turns_for_the_smallest_number_of_rounds():
     calls, times = [], {}
     acts = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}

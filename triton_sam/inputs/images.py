@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from .._common.text import first_line
 from ..errors import ImageError, MissingDependencyError
 from ..families.base import Family, FloatArray, Size
 from .deep import (
@@ -63,7 +64,7 @@ def plain_source(source: ImageSource) -> PlainSource:
     try:
         content = source.read()
     except (OSError, ValueError) as error:  # ValueError: the file is closed
-        raise ImageError(f"the open file cannot be read: {_reason(error)}") from error
+        raise ImageError(f"the open file cannot be read: {first_line(error)}") from error
     if not isinstance(content, bytes):
         raise ImageError("the file is opened as text: open it with mode 'rb'")
     return content
@@ -108,7 +109,7 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
     except ImageError:
         raise
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
-        raise ImageError(f"{_describe(source)} is damaged: {_reason(error)}") from error
+        raise ImageError(f"{_describe(source)} is damaged: {first_line(error)}") from error
 
 
 def image_bytes(source: ImageSource) -> bytes:
@@ -127,7 +128,7 @@ def image_bytes(source: ImageSource) -> bytes:
         try:
             return _as_servers_read(Path(source).read_bytes(), name)
         except OSError as error:
-            raise ImageError(f"{name} cannot be read: {_reason(error)}") from error
+            raise ImageError(f"{name} cannot be read: {first_line(error)}") from error
     if not isinstance(source, (bytes, bytearray, memoryview)):
         raise ImageError(_unsupported_source(source))
     if len(source) == 0:
@@ -270,7 +271,7 @@ def _decode(
             return other
         if isinstance(error, UnidentifiedImageError):
             raise ImageError(f"{name} is not an image that Pillow can read{hint(stream)}") from error
-        raise ImageError(f"{name} cannot be read: {_reason(error)}") from error
+        raise ImageError(f"{name} cannot be read: {first_line(error)}") from error
 
 
 def _stream_of(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> io.BytesIO | Path:
@@ -366,7 +367,3 @@ def _describe(source: object) -> str:
 def _unsupported_source(source: object) -> str:
     kind = type(source).__name__
     return f"cannot open an image from {kind}: give a path, encoded bytes, a Pillow image or a numpy array"
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -52,22 +52,8 @@ GAUGES = {
     "cache_limit_bytes": "Bytes of embeddings that the cache may hold",
     "cache_images": "Images in the cache",
 }
-_SHARED = (
-    "cache_hits",
-    "cache_misses",
-    "cache_evictions",
-    "encodes",
-    "encode_seconds",
-    "finds",
-    "find_seconds",
-    "text_encodes",
-    "failures",
-    "faults",
-    "refusals",
-    "restarts",
-)
 VIDEO_COUNTERS = {
-    **{name: COUNTERS[name] for name in _SHARED},
+    **{name: text for name, text in COUNTERS.items() if name not in ("decodes", "decode_seconds")},
     "sessions_started": "Video sessions started",
     "sessions_restored": "Video sessions started from a snapshot",
     "sessions_expired": "Video sessions closed because nobody used them",

@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from .._common.extras import missing
+from .._common.text import one_line
 from ..errors import DownloadError, ImageError, SamError
 from ..families.base import Size
 from ..inputs.formats import RASTER_SUFFIXES
@@ -111,7 +112,7 @@ def open_large_image(
             raise ImageError(f"{path} is a folder, but not one of an OME-Zarr image: {_GIVE}") from error
         raise ImageError(f"{path}: there is no such file") from error
     except Exception as error:  # tifffile and zarr raise almost any exception for damaged files
-        raise ImageError(f"{path} cannot be read as a large image: {_line(error)}") from error
+        raise ImageError(f"{path} cannot be read as a large image: {one_line(error)}") from error
 
 
 def _kind_of(place: Path) -> Callable[[Path, _View], LargeImage]:
@@ -131,10 +132,6 @@ def check_packages() -> None:
         import zarr  # noqa: F401
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _check_header(path: Path, file: IO[bytes]) -> None:
@@ -342,5 +339,5 @@ def _readable(read: Any, x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, 
     except DownloadError:
         raise
     except Exception as error:  # see open_large_image
-        raise ImageError(f"the part from ({x1}, {y1}) to ({x2}, {y2}) cannot be read: {_line(error)}") from error
+        raise ImageError(f"the part from ({x1}, {y1}) to ({x2}, {y2}) cannot be read: {one_line(error)}") from error
     return values

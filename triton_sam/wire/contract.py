@@ -105,6 +105,11 @@ class Parameter:
     meaning: str = ""
 
 
+def text_input(name: str, note: str = "", heading: str = "") -> WireTensor:
+    """Return an optional input for one text or file."""
+    return WireTensor(name, "BYTES", (1,), True, note, heading)
+
+
 def inputs(family: Family) -> tuple[WireTensor, ...]:
     """Return the inputs of a family's session model. All of them are optional."""
     *others, last = output_formats()
@@ -120,60 +125,31 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
         prompt[0],
         heading=f"Pixels of the original image. Without any of these {count} the image is encoded and no more.",
     )
+    heading = "Either the image, in any format that Pillow reads, or the id that an earlier answer gave."
+    search = "With an image and nothing else: a search for all objects, answered in result_json."
+    part = "With an image or its id: the objects under some points of such a search, for clients that show progress."
     return (
-        WireTensor(
-            IMAGE,
-            "BYTES",
-            (1,),
-            True,
-            heading="Either the image, in any format that Pillow reads, or the id that an earlier answer gave.",
-        ),
-        WireTensor(IMAGE_ID, "BYTES", (1,), True),
+        text_input(IMAGE, heading=heading),
+        text_input(IMAGE_ID),
         *prompt,
         WireTensor(MULTIMASK_OUTPUT, "BOOL", (1,), True),
-        WireTensor(OUTPUT_FORMAT, "BYTES", (1,), True, f"{', '.join(others)} or {last}"),
-        WireTensor(CLEANUP, "BYTES", (1,), True, "JSON, changes rle and png: see triton_sam.masks.Cleanup"),
-        WireTensor(
-            EVERYTHING,
-            "BYTES",
-            (1,),
-            True,
-            'JSON such as {"points_per_side": 16}',
-            "With an image and nothing else: a search for all objects, answered in result_json.",
-        ),
-        WireTensor(
-            EVERYTHING_PART,
-            "BYTES",
-            (1,),
-            True,
-            'JSON such as {"points": [[8, 8]], "parameters": {}}',
-            "With an image or its id: the objects under some points of such a search, for clients that show progress.",
-        ),
+        text_input(OUTPUT_FORMAT, f"{', '.join(others)} or {last}"),
+        text_input(CLEANUP, "JSON, changes rle and png: see triton_sam.masks.Cleanup"),
+        text_input(EVERYTHING, 'JSON such as {"points_per_side": 16}', search),
+        text_input(EVERYTHING_PART, 'JSON such as {"points": [[8, 8]], "parameters": {}}', part),
         *(_concept_inputs() if family.concepts else ()),
-        WireTensor(
-            IMAGE_B64,
-            "BYTES",
-            (1,),
-            True,
-            heading="The same for people without a client library: base64 and JSON in, result_json out.",
-        ),
-        WireTensor(PROMPT_JSON, "BYTES", (1,), True),
+        text_input(IMAGE_B64, "", "The same for people without a client library: base64 and JSON in, result_json out."),
+        text_input(PROMPT_JSON),
     )
 
 
 def _concept_inputs() -> tuple[WireTensor, ...]:
     """Return the inputs of families with models of concepts."""
+    search = "With an image or its id: a search for all instances of concepts, answered in result_json."
     return (
-        WireTensor(
-            FIND,
-            "BYTES",
-            (1,),
-            True,
-            'JSON such as {"text": ["dog"]}',
-            "With an image or its id: a search for all instances of concepts, answered in result_json.",
-        ),
+        text_input(FIND, 'JSON such as {"text": ["dog"]}', search),
         WireTensor(FIND_LOGITS, "BOOL", (1,), True, "logits of find in masks, in place of masks in result_json"),
-        WireTensor(EXAMPLE_IMAGE, "BYTES", (1,), True, "id of another image, which the boxes of find belong to"),
+        text_input(EXAMPLE_IMAGE, "id of another image, which the boxes of find belong to"),
     )
 
 

@@ -18,6 +18,7 @@ from .contract import (
     Parameter,
     WireTensor,
     output_formats,
+    text_input,
 )
 
 START_SESSION = "start_session"
@@ -87,12 +88,12 @@ def inputs() -> tuple[WireTensor, ...]:
     """Return the inputs of a video model."""
     return (
         WireTensor(OPERATION, "BYTES", (1,), note=", ".join(OPERATIONS)),
-        WireTensor(SESSION_ID, "BYTES", (1,), True, note="from the answer to start_session"),
-        WireTensor(ARGUMENTS, "BYTES", (1,), True, note="a JSON object, see docs/reference/video.md"),
+        text_input(SESSION_ID, "from the answer to start_session"),
+        text_input(ARGUMENTS, "a JSON object, see docs/reference/video.md"),
         WireTensor(FRAMES, "BYTES", ("frames",), True, note="image files: JPEG, PNG, ..."),
         WireTensor(MASK, "BOOL", ("height", "width"), True, note="a mask as prompt, in the size of the frames"),
-        WireTensor(SNAPSHOT, "BYTES", (1,), True, note="for start_session: resumes a lost session"),
-        WireTensor(OUTPUT_FORMAT, "BYTES", (1,), True, note=", ".join(output_formats())),
+        text_input(SNAPSHOT, "for start_session: resumes a lost session"),
+        text_input(OUTPUT_FORMAT, ", ".join(output_formats())),
     )
 
 

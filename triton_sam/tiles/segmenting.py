@@ -11,7 +11,7 @@ import numpy as np
 from .._common.lru import ByteLru
 from ..client.server_models import FIXED_IMAGE, EncoderIdentity
 from ..client.sync import SamTritonClient
-from ..errors import ConfigurationError, PromptError
+from ..errors import PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray
 from ..masks.segment import Segment
@@ -19,6 +19,9 @@ from .joining import Joiner, LargeObject, Placed, tiles, to_object
 from .parts import SIDE, check_tiles, is_cut, length_for, part_around
 from .pyramid import LargeImage, Region, Window
 from .stored import StoredTiles
+
+KEPT_PARTS = 8
+"""Number of parts whose pixels and embeddings are kept for further prompts."""
 
 
 class LargeImageClient:
@@ -30,7 +33,6 @@ class LargeImageClient:
         ...     print(found.box, found.polygons())
 
     Args:
-        side: pixels of the longest side of the parts that are sent.
         embeddings: a folder filled by precompute() or micro-sam. A prompt then uses the stored tile around it without
             an encode, or a larger part if the mask reaches the border of the tile.
     """
@@ -40,16 +42,11 @@ class LargeImageClient:
         client: SamTritonClient,
         image: LargeImage,
         *,
-        side: int = SIDE,
-        kept: int = 8,
         embeddings: str | os.PathLike[str] | None = None,
     ) -> None:
-        if side < 64 or kept < 1:
-            raise ConfigurationError(f"side must be at least 64 and kept at least 1, not {side} and {kept}")
         self._client = client
         self.image = image
-        self._side = side
-        self._parts: ByteLru[Region, tuple[Window, ImageEmbeddings]] = ByteLru(kept)
+        self._parts: ByteLru[Region, tuple[Window, ImageEmbeddings]] = ByteLru(KEPT_PARTS)
         self._stored = None if embeddings is None else StoredTiles(embeddings, image)
         self._encoder = "" if self._stored is None else self._checked(self._stored)
 
@@ -80,7 +77,7 @@ class LargeImageClient:
         corners = _array("box", box, 4)
         around = np.concatenate([points.reshape(-1, 2), corners.reshape(-1, 2)])
         self._check(around, view)
-        length = length_for(around, self._side if self._stored is None else self._stored.length)
+        length = length_for(around, SIDE if self._stored is None else self._stored.length)
         while True:
             region = self.image.clip(view or self._around(around, length))
             window, embeddings = self._part(region)
@@ -162,7 +159,7 @@ class LargeImageClient:
         return self._stored.window(number), self._stored.embeddings(number, self._encoder)
 
     def _encoded(self, region: Region) -> tuple[Window, ImageEmbeddings]:
-        window = self.image.window(region, self._side)
+        window = self.image.window(region, SIDE)
         return window, self._client.encode(window.pixels)
 
     def _object(self, segment: Segment, window: Window) -> LargeObject:

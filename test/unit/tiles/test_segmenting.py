@@ -96,9 +96,6 @@ def test_everything_on_a_smaller_level_answers_in_pixels_of_the_image(client):
 
 
 def test_wrong_options_are_one_clear_error(client):
-    for options in ({"side": 10}, {"kept": 0}):
-        with pytest.raises(ConfigurationError):
-            LargeImageClient(client._client, client.image, **options)
     for options in ({"level": 3}, {"level": -1}, {"tile": 32}, {"overlap": 600}, {"overlap": -1}):
         with pytest.raises(ConfigurationError):
             client.everything(**options)

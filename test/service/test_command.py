@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from unittest.mock import Mock
 
@@ -176,6 +177,17 @@ def test_a_blank_token_does_not_open_the_service(monkeypatch, capsys):
     monkeypatch.setenv("TRITON_SAM_TOKEN", " ")
     assert main(["service"]) == 1
     assert "the token is empty" in capsys.readouterr().err
+
+
+def test_uploads_stay_in_tmpdir(tmp_path, monkeypatch):
+    """Python chooses /tmp if the disk of $TMPDIR is full at the first temporary file."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
+    run.stay_in_tmpdir()
+    assert tempfile.gettempdir() == "/tmp"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    run.stay_in_tmpdir()
+    assert tempfile.gettempdir() == str(tmp_path)
 
 
 def test_a_taken_port_is_named(capsys):

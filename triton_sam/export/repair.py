@@ -5,6 +5,7 @@ This needs the onnx package, but neither torch nor the checkpoint. The weights a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -67,4 +68,5 @@ def _write_guarded(path: Path, finished: Path) -> None:
     with finished.open("wb") as stream:
         stream.write(model.SerializeToString())
         stream.flush()
+        os.fsync(stream.fileno())
     finished.chmod(path.stat().st_mode)

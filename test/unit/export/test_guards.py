@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -198,7 +199,9 @@ def old_encoder(folder: Path) -> Path:
     return path
 
 
-def test_doctor_adds_the_guard_to_an_older_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_adds_the_guard_to_an_older_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     doctor = ["doctor", "--model-repository", str(tmp_path), "--url", "localhost:1"]
     path = old_encoder(tmp_path)
     data = path.with_name("model.onnx.data")
@@ -206,7 +209,15 @@ def test_doctor_adds_the_guard_to_an_older_export(tmp_path: Path, capsys: pytest
     assert unguarded_graphs(tmp_path) == [path]
     main(doctor)
     assert "sam1_encoder/1/model.onnx has no guard" in capsys.readouterr().out
-    main([*doctor, "--fix"])
+    flushed: list[str] = []
+
+    def note(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", note)
+        main([*doctor, "--fix"])
+    assert "0.onnx" in flushed
     assert "sam1_encoder/1/model.onnx has the guard" in capsys.readouterr().out
     assert_guarded(onnx.load(path))
     assert read_metadata(path) == {"triton_sam.family": "sam1", GUARD_KEY: GUARD}

@@ -88,7 +88,6 @@ def test_a_backup_of_a_killed_installation_is_not_in_the_way(tmp_path):
     assert weights_below(tmp_path / "models") == {b"new"}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_files_of_a_killed_export_go_with_the_next_one_and_those_of_a_running_one_stay(tmp_path):
     program = (
@@ -105,6 +104,7 @@ def test_files_of_a_killed_export_go_with_the_next_one_and_those_of_a_running_on
     assert not list(model.iterdir())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
 def test_files_and_folders_reach_the_disk(tmp_path, monkeypatch):
     """Otherwise, a power failure after the installation could leave an empty config.pbtxt, which no server loads."""
     flushed = []

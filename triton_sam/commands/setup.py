@@ -76,12 +76,13 @@ def run(args: argparse.Namespace) -> int:
         options=_families.exporter_options(args, "setup"),
     )
     registry.check_packages(args.family, settings)  # before the download
-    is_new = row is not None and not download.place(args, row).exists()
+    file = None if row is None else download.place(args, row)
+    before = file.stat().st_ino if file is not None and file.exists() else None
     checkpoint = args.checkpoint or download.fetch_checkpoint(args, row)
     try:
         exported = registry.export(args.family, replace(settings, checkpoint=checkpoint))
     except CheckpointError:
-        if args.url is not None and is_new:
+        if args.url is not None and checkpoint.stat().st_ino != before:  # it was downloaded just now
             remove(checkpoint)
         raise
     if args.url is not None and args.sha256 is None:

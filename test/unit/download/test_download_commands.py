@@ -23,7 +23,7 @@ from support.file_server import CONTENT, NAME, Server, entry, get, names, serve,
 from triton_sam import cli
 from triton_sam.download import catalogue as checkpoints
 from triton_sam.download.catalogue import Checkpoint, catalogue, find
-from triton_sam.errors import ConfigurationError, DownloadError
+from triton_sam.errors import CheckpointError, ConfigurationError, DownloadError
 from triton_sam.export import registry
 from triton_sam.export.settings import CHECKPOINT_HASH, Settings
 
@@ -83,6 +83,11 @@ def test_a_file_of_the_same_name_at_another_url_is_another_file(file_server, tmp
             )
             assert Path("checkpoints/best.pt").read_bytes() == content
         assert len(file_server.requests) == requests
+    monkeypatch.setattr(registry, "export", Mock(side_effect=CheckpointError("damaged")))
+    for where, remains in (("/b/best.pt", {"best.pt", "best.pt.source"}), ("/c/best.pt", set())):
+        file_server.where = where
+        assert cli.main(["setup", "sam1", "--url", file_server.url + where, "--model-repository", "models", "-q"]) == 1
+        assert set(names(Path("checkpoints"))) == remains
 
 
 @pytest.mark.parametrize(

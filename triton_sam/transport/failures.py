@@ -120,7 +120,9 @@ def _tls_failed(url: ServerUrl, reason: str) -> ServerUnreachableError:
         advice = ": renew the server's certificate, with deploy/nginx/make_certificates.sh if that created it"
     elif "issuer" in reason or "self-signed" in reason or "self signed" in reason:
         advice = ": pass the certificate of its authority, `ca_certs` in Python or --ca-certs"
-    return ServerUnreachableError(f"TLS to {url} failed: {reason}{advice}")
+    elif "mismatch" in reason or "Hostname" in reason:
+        advice = ": use a name of the server's certificate, or create one for this name"
+    return ServerUnreachableError(f"TLS to {url} failed: {reason.rstrip('.')}{advice}")
 
 
 def _error_of_model(model: str | None, url: ServerUrl, message: str) -> SamError | None:

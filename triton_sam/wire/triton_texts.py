@@ -25,7 +25,7 @@ RESTRICTED = re.compile(" is restricted, expecting header")
 """A part of the API is closed. The message names "This API", and over gRPC "This protocol"."""
 NOT_CONNECTED = re.compile("failed to connect to all|errors resolving|(dns|name) resolution", re.IGNORECASE)
 """gRPC found no server."""
-UNTRUSTED_CERTIFICATE = re.compile("CERTIFICATE_VERIFY_FAILED: ([^:]+)")
+UNTRUSTED_CERTIFICATE = re.compile("(?:CERTIFICATE_VERIFY_FAILED: |(?=Hostname Verification Check))([^:]+)")
 """gRPC does not trust the certificate of the server. The group is the reason, for example "certificate has expired"."""
 DEADLINE = re.compile("timeout expired", re.IGNORECASE)
 """tritonclient: the deadline of a gRPC call has passed."""

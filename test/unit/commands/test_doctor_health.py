@@ -117,11 +117,12 @@ subjectAltName = DNS:localhost
 """
 
 
-@pytest.fixture(scope="module", params=["untrusted", "expired"])
+@pytest.fixture(scope="module", params=["untrusted", "expired", "of another name"])
 def tls(request, tmp_path_factory):
     """Return the kind of a certificate for localhost, its file, and the context of a server that has it."""
     folder = tmp_path_factory.mktemp("certificate")
-    (folder / "config").write_text(AUTHORITY)
+    name = "elsewhere" if request.param == "of another name" else "localhost"
+    (folder / "config").write_text(AUTHORITY.replace("DNS:localhost", f"DNS:{name}"))
     (folder / "index").touch()
     (folder / "serial").write_text("01")
     end = "20250101000000Z" if request.param == "expired" else "20990101000000Z"
@@ -144,8 +145,9 @@ def listening(answer, context=None):
         def handle(self):
             with contextlib.suppress(OSError):
                 peer = self.request if context is None else context.wrap_socket(self.request, server_side=True)
-                peer.recv(1 << 16)
-                peer.sendall(answer)
+                with peer:
+                    peer.recv(1 << 16)
+                    peer.sendall(answer)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -170,9 +172,10 @@ def test_a_certificate_that_is_not_trusted_is_named(tls, scheme, capsys):
     reason, advice = {
         "expired": ("certificate has expired", "renew the server's certificate"),
         "untrusted": ("self.signed certificate", "--ca-certs"),
+        "of another name": ("[Hh]ostname .*", "create one for this name"),
     }[kind]
     with listening(b"", context) as port:
-        options = ["--ca-certs", certificate] if kind == "expired" else []
+        options = [] if kind == "untrusted" else ["--ca-certs", certificate]
         health_says, finding = not_ready(capsys, f"{scheme}://localhost:{port}", *options)
     for text in (health_says, finding["text"]):
         assert re.search(rf"TLS to {scheme}://localhost:{port} failed: {reason}: .*{advice}", text)

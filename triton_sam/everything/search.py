@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..families.base import Family, FloatArray, Size
 from ..masks.boxes import Box, mask_to_box, suppressed
 from ..masks.cleanup import remove_small_regions
-from ..masks.resize import full_size_logits
+from ..masks.resize import full_size_masks
 from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .parameters import Parameters
@@ -47,13 +47,13 @@ def crop_boxes(size: Size, layers: int, overlap_ratio: float) -> Iterator[tuple[
             yield (left, top, min(left + wide, width), min(top + high, height)), layer
 
 
-def stability_of(logits: FloatArray, threshold: float, offset: float) -> float:
-    """Return the IoU of the masks at two thresholds, 0..1; 0.0 if both are empty, where the official code returns NaN.
+def stability_of(inner: BoolArray, outer: BoolArray) -> float:
+    """Return the IoU of the masks at a higher and a lower threshold, 0..1.
 
-    Reference: calculate_stability_score.
+    It is 0.0 if both are empty, where the official code returns NaN. Reference: calculate_stability_score.
     """
-    inner, outer = (np.count_nonzero(logits > threshold + sign * offset) for sign in (1, -1))
-    return float(np.float32(inner) / np.float32(outer)) if outer else 0.0
+    pixels, others = np.count_nonzero(inner), np.count_nonzero(outer)
+    return float(np.float32(pixels) / np.float32(others)) if others else 0.0
 
 
 def last_pixels(mask: BoolArray) -> Box:
@@ -191,12 +191,14 @@ def _consider(
     if chosen.pred_iou_thresh > 0 and not np.float32(score) > np.float32(chosen.pred_iou_thresh):
         seen.dropped["pred_iou_thresh"] += 1
         return
-    logits = full_size_logits(chosen.cleanup.clean_logits(low), part.size, family)
-    stability = stability_of(logits, chosen.mask_threshold, chosen.stability_score_offset)
+    threshold, offset = chosen.mask_threshold, chosen.stability_score_offset
+    thresholds = (threshold, threshold + offset, threshold - offset)
+    mask, inner, outer = full_size_masks(chosen.cleanup.clean_logits(low), part.size, family, thresholds)
+    stability = stability_of(inner, outer)
     if chosen.stability_score_thresh > 0 and not np.float32(stability) >= np.float32(chosen.stability_score_thresh):
         seen.dropped["stability_score_thresh"] += 1
         return
-    mask = chosen.cleanup.clean_mask(logits > chosen.mask_threshold, [point])
+    mask = chosen.cleanup.clean_mask(mask, [point])
     box = last_pixels(mask)
     if is_cut_off(box, part.crop, part.whole):
         seen.dropped["the edge of a crop"] += 1

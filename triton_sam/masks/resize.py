@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -68,33 +70,49 @@ def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> Float
 
 
 def full_size_mask(logits: FloatArray, size: Size, family: Family) -> BoolArray:
-    """Return ``full_size_logits(logits, size, family) > 0`` for logits (h,w), as bool (height,width), but faster.
+    """Return ``full_size_logits(logits, size, family) > 0`` for logits (h,w), as bool (height,width), but faster."""
+    (mask,) = full_size_masks(logits, size, family, (0.0,))
+    return mask
 
-    Pixels between four logits of the same sign are not computed.
+
+def full_size_masks(logits: FloatArray, size: Size, family: Family, thresholds: Sequence[float]) -> list[BoolArray]:
+    """Return ``full_size_logits(logits, size, family) > threshold`` for each threshold, see full_size_mask().
+
+    Pixels between four logits on the same side of the threshold are not computed.
     """
-    if not family.keep_aspect:
-        return _resized_mask(np.asarray(logits, np.float32), size)
-    width, height = family.resized(size)
-    frame = resize_logits(logits, (family.image_size, family.image_size))
-    return _resized_mask(frame[:height, :width], size)
+    source = np.asarray(logits, np.float32)
+    if family.keep_aspect:
+        width, height = family.resized(size)
+        source = resize_logits(source, (family.image_size, family.image_size))[:height, :width]
+    masks = []
+    for threshold in thresholds:
+        mask = _resized_mask(source, size, threshold)
+        if mask is None:
+            resized = resize_logits(source, size)
+            return [resized > each for each in thresholds]
+        masks.append(mask)
+    return masks
 
 
-def _resized_mask(source: FloatArray, size: Size) -> BoolArray:
-    """Return exactly ``resize_logits(source, size) > 0``: uncertain pixels are computed by the same operations."""
+def _resized_mask(source: FloatArray, size: Size, threshold: float) -> BoolArray | None:
+    """Return exactly ``resize_logits(source, size) > threshold``; None if that is faster.
+
+    Uncertain pixels are computed by the same operations.
+    """
     (h, w), (width, height) = source.shape, size
     if h > height or w > width:  # _resize() begins with the rows, or few pixels are between two logits
-        return resize_logits(source, size) > 0
+        return None
     left, _, along = _taps(w, width)
     top, _, down = _taps(h, height)
-    limit = np.abs(source).max() * _ROUNDING  # NaN and infinity make all pixels uncertain
-    sign = (source > limit).view(np.int8) - (source < -limit).view(np.int8)
+    limit = float(np.abs(source).max() * _ROUNDING)  # NaN and infinity make all pixels uncertain
+    sign = (source > threshold + limit).view(np.int8) - (source < threshold - limit).view(np.int8)
     pairs = sign + np.concatenate((sign[1:], sign[-1:]))
-    cells = pairs + np.concatenate((pairs[:, 1:], pairs[:, -1:]), axis=1)  # 4 or -4 between logits of one sign
+    cells = pairs + np.concatenate((pairs[:, 1:], pairs[:, -1:]), axis=1)  # 4 or -4 between logits on one side
     row, column = np.divmod(np.flatnonzero(np.abs(cells) != 4), w)
     first_y, first_x = np.searchsorted(top, np.arange(h + 1)), np.searchsorted(left, np.arange(w + 1))
     tallest, widest = np.diff(first_y).max(), np.diff(first_x).max()
     if len(row) * tallest * widest > width * height // _FEW:
-        return resize_logits(source, size) > 0
+        return None
     mask: BoolArray = (cells == 4).take(left, axis=1).take(top, axis=0)
     # The pixels of each uncertain cell, (cells,tallest,1) and (cells,1,widest). Smaller cells repeat their last pixels.
     y = np.minimum(first_y[row, None] + np.arange(tallest), first_y[row + 1, None] - 1)[:, :, None]
@@ -107,7 +125,7 @@ def _resized_mask(source: FloatArray, size: Size) -> BoolArray:
 
     upper = blend_columns(row)
     samples = upper + (blend_columns(np.minimum(row + 1, h - 1)) - upper) * down[y]
-    mask.reshape(-1)[y * width + x] = samples > 0
+    mask.reshape(-1)[y * width + x] = samples > threshold
     return mask
 
 

@@ -51,7 +51,7 @@ def test_suppression_equals_torchvision(threshold):
 
 
 def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):
-    monkeypatch.setattr(search, "full_size_logits", lambda logits, *_: logits)
+    monkeypatch.setattr(search, "full_size_masks", lambda logits, *_: [logits > each for each in _[-1]])
     low = np.zeros((4, 5), np.float32)
     low.ravel()[:19] = 2  # 19 of 20 pixels are stable: 0.95, the default threshold
     for score, kept in [(0.9, True), (float(np.float32(0.8)), False)]:  # torch.tensor([0.8]) > 0.8 is False
@@ -68,7 +68,7 @@ def test_stability_and_boxes_equal_the_official_ones():
     official = amg.calculate_stability_score(torch.tensor(logits), 0.5, 1.0).numpy()
     assert np.isnan(official[1])
     expected = np.nan_to_num(official)  # NaN is not JSON
-    np.testing.assert_array_equal([search.stability_of(each, 0.5, 1.0) for each in logits], expected)
+    np.testing.assert_array_equal([search.stability_of(each > 1.5, each > -0.5) for each in logits], expected)
     boxes = amg.batched_mask_to_box(torch.tensor(logits > 0.5)).tolist()
     assert [list(search.last_pixels(each > 0.5)) for each in logits] == boxes
 

@@ -18,7 +18,7 @@ from triton_sam.masks.boxes import mask_to_box
 from triton_sam.masks.drawing import PALETTE
 from triton_sam.masks.label_map import mask_to_png
 from triton_sam.masks.polygons import mask_to_polygons
-from triton_sam.masks.resize import full_size_logits, full_size_mask, resize_logits
+from triton_sam.masks.resize import full_size_logits, full_size_mask, full_size_masks, resize_logits
 from triton_sam.masks.rle import mask_to_rle, rle_to_box, rle_to_mask
 
 SHAPES = [
@@ -75,6 +75,7 @@ def test_resize_refuses(shape, size):
 SQUASHES, PADS = get_family("sam2"), get_family("sam1")
 NUMBERS = st.sampled_from([-0.0, 0.0, 2**-30, -(2**-30), 1.0, -1.0, 3.5, -20.0, np.nan, np.inf, 2.0**127, -(2.0**127)])
 SIDES = st.integers(1, 40)
+THRESHOLDS = st.sampled_from([0.0, 1.0, -1.0, 3.5, 0.1, -2.7, 1e-6, 100.0])
 
 
 def blobs(noise):
@@ -86,30 +87,37 @@ def blobs(noise):
 @given(
     hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=9), elements=NUMBERS),
     st.tuples(SIDES, SIDES),
+    THRESHOLDS,
 )
 @pytest.mark.filterwarnings("ignore:invalid value|overflow")
-def test_any_logits(logits, size):
-    np.testing.assert_array_equal(full_size_mask(logits, size, SQUASHES), full_size_logits(logits, size, SQUASHES) > 0)
+def test_any_logits(logits, size, threshold):
+    resized = full_size_logits(logits, size, SQUASHES)
+    np.testing.assert_array_equal(full_size_mask(logits, size, SQUASHES), resized > 0)
+    (mask,) = full_size_masks(logits, size, SQUASHES, (threshold,))
+    np.testing.assert_array_equal(mask, resized > threshold)
 
 
 @given(
     hnp.arrays(np.float32, (8, 8), elements=st.floats(-4, 4, width=32)),
     st.tuples(st.integers(8, 90), st.integers(8, 90)),
+    THRESHOLDS,
 )
-def test_pixels_between_two_signs_are_blended_like_rows(logits, size):
+def test_pixels_between_two_signs_are_blended_like_rows(logits, size, threshold):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resize, "_FEW", 1 / 1000)  # never fall back
-        mask = full_size_mask(logits, size, SQUASHES)
-    np.testing.assert_array_equal(mask, full_size_logits(logits, size, SQUASHES) > 0)
+        (mask,) = full_size_masks(logits, size, SQUASHES, (threshold,))
+    np.testing.assert_array_equal(mask, full_size_logits(logits, size, SQUASHES) > threshold)
 
 
 @pytest.mark.parametrize("size", [(1600, 1200), (300, 255), (257, 1999)])
 @pytest.mark.parametrize("noise", [0, 1, 30])
 def test_masks_of_images(size, noise):
     for family in (SQUASHES, PADS):
-        mask = full_size_mask(blobs(noise), size, family)
-        np.testing.assert_array_equal(mask, full_size_logits(blobs(noise), size, family) > 0)
-        assert mask.flags.c_contiguous
+        thresholds = (0.0, 1.0, -1.0, 0.1, 1e-5, 90.0, 1e9)
+        logits = full_size_logits(blobs(noise), size, family)
+        for mask, threshold in zip(full_size_masks(blobs(noise), size, family, thresholds), thresholds, strict=True):
+            np.testing.assert_array_equal(mask, logits > threshold)
+            assert mask.flags.c_contiguous
 
 
 # Run lengths, files and boxes

@@ -203,9 +203,16 @@ def test_the_entry_point_fills_an_empty_volume_and_names_an_unreachable_mirror(e
 
 
 def test_an_export_writes_models_that_work_here(engine, repository):
-    command = ["export", "sam2", "--size", "tiny", "--random", "0", "--name", "sam2_seeded"]
+    """The image has no PyTorch: it fills the template of the family with the weights of a checkpoint."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("mobile_sam")
+    from triton_sam.export import registry
+
+    model = registry.exporter("mobilesam").load(None, "vit_t", image_size=None, random_seed=0)
+    torch.save(model.state_dict(), engine.directory / "checkpoints" / "seeded.pt")
+    command = ["export", "mobilesam", "--checkpoint", "/checkpoints/seeded.pt", "--name", "mobilesam_seeded"]
     engine.compose(*SETTINGS, "--entrypoint", "triton-sam", "export", *command, timeout=1200)
-    path = repository / "sam2_seeded_encoder" / "1" / "model.onnx"
+    path = repository / "mobilesam_seeded_encoder" / "1" / "model.onnx"
     assert path.stat().st_uid == 1000
     session = pytest.importorskip("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
     image = np.zeros((1, 3, 1024, 1024), np.float32)

@@ -182,7 +182,13 @@ def writable_repository(*, create: bool = True) -> Path:
     if create and not own.is_dir():
         own.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=own.parent) as temporary:
-            copy = shutil.copytree(bundled("model_repository"), Path(temporary, own.name))
+            target = Path(temporary, own.name)
+            without = shutil.ignore_patterns("__pycache__")  # pip compiles the session models
+            try:
+                copy = shutil.copytree(bundled("model_repository"), target, ignore=without)
+            except shutil.Error as error:  # it has a triple for each file: source, target and text of the error
+                why = error.args[0][0][2].partition("] ")[2].partition(": ")[0]
+                raise RepositoryError(f"cannot copy the demo model to {own.parent}: {why}") from error
             try:
                 copy.rename(own)
             except OSError:

@@ -1,7 +1,9 @@
 """The model repository: its location, its models, their config.pbtxt, metadata of ONNX files, unreadable folders."""
 
+import errno
 import logging
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -111,6 +113,26 @@ def test_two_first_exports_of_a_wheel_at_a_time(tmp_path, monkeypatch):
     own = writable_repository()
     assert [path.read_bytes() for path in own.rglob("*.onnx")] == [b"theirs"]
     assert [path.name for path in own.parent.iterdir()] == ["model_repository"]
+
+
+def test_the_first_export_of_a_wheel_names_a_full_disk_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRITON_SAM_REPOSITORY", raising=False)
+    monkeypatch.setattr(folder, "checkout", lambda: None)
+    monkeypatch.setattr(folder, "data_folder", lambda: tmp_path / "data")
+    monkeypatch.setattr(folder, "bundled", lambda _: tmp_path / "wheel")
+    make_model(tmp_path / "wheel" / "a", weights=b"ours")
+    (tmp_path / "wheel" / "a" / "1" / "__pycache__").mkdir()  # of pip
+
+    def full(source, target, **_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        with pytest.raises(RepositoryError) as caught:
+            writable_repository()
+    assert str(caught.value) == f"cannot copy the demo model to {tmp_path / 'data'}: No space left on device"
+    assert {path.name for path in (writable_repository() / "a").rglob("*")} == {"config.pbtxt", "1", "model.onnx"}
 
 
 def test_list_tells_what_is_wrong(tmp_path):

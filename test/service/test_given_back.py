@@ -24,11 +24,13 @@ import pytest
 from support import clip
 from support.conditions import PATIENCE, wait_until
 from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
-from support.fake_clients import FakeFinder, FakeVideoClient, FakeWords, held
+from support.fake_clients import FakeFinder, FakeVideoClient, held
 from support.running_service import NOBODY, made_up_models
 from support.session_requests import colored
 from support.tools import base64_of
 
+from triton_sam.client.concepts import FoundInstances
+from triton_sam.concepts.instances import Instance
 from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
 from triton_sam.service.app import create_app
@@ -42,10 +44,18 @@ IDLE_SECONDS = 1.0
 SMALL = (64, 48)
 
 
-class FakeClient(FakeWords):
-    """The client of an encoder and a decoder. Its masks are one rectangle."""
+class FakeClient:
+    """A client whose calls fail at random, as those of a broken server. Its masks are one rectangle."""
 
     family = get_family("sam2")
+
+    async def find_async(self, *_, image=None, **__):
+        await self.step()
+        content = image if isinstance(image, bytes) else b""
+        return FoundInstances([Instance(np.ones((600, 800), bool), 0.9, None, 0, 0)], held(content, (800, 600)))
+
+    async def aclose(self):
+        return
 
     async def segment_each_async(self, coords=None, box=None, **_):
         await self.step()

@@ -1,6 +1,5 @@
 """The page finds everything, words and examples, in headless Chromium, over a service whose searches need no Triton."""
 
-import asyncio
 import io
 import json
 
@@ -11,7 +10,7 @@ from support.conditions import wait_until
 from support.fake_clients import NOTHING, SCORES, shapes
 from support.running_browser import open_page
 
-from triton_sam.errors import ModelNotReadyError
+from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.rle import rle_to_mask
 
@@ -203,7 +202,7 @@ def labels(page):
 
 
 def asked(client):
-    return [json.loads(query.to_json()) for query, *_ in client.asked]
+    return [json.loads(query.to_json()) for query in client.queries()]
 
 
 def test_words_become_objects_with_label_and_score_in_one_step(page, client):
@@ -245,14 +244,13 @@ def test_the_slider_hides_and_shows_instances_without_a_request(page, client):
     assert page.page.inner_text("#words-value") == "0.70"
     slide(page, 0.1)
     assert shown(page) == list(range(COUNT))
-    assert len(client.asked) == 1
+    assert len(client.queries()) == 1
     assert asked(client)[0]["threshold"] == 0.1
-    slide(page, 0.95)
+    slide(page, 0.9)
     page.page.click("#found-keep")
     assert labels(page) == ["dog"]
     page.page.keyboard.press("Escape")
 
-    slide(page, 0.9)
     search(page, "dog")
     assert page.page.is_hidden("#banner")
     page.click(*inside(0))
@@ -288,15 +286,17 @@ def test_the_field_is_there_for_models_that_find_words_takes_examples_and_forget
     assert page.page.is_hidden("#words-found")
     assert page.page.evaluate("tritonSam.words.examples.length") == 0
 
-    client.gate, ended = asyncio.Event(), client.ended
+    client.gate.clear()
+    cancelled = client.cancelled
     page.page.fill("#words-text", "dog")
     page.page.click("#words-find")
     page.wait("tritonSam.everything.isSearching")
     assert page.page.is_disabled("#words-find")
     page.page.press("#words-text", "Escape")
-    wait_until(lambda: client.ended == ended + 1)
+    wait_until(lambda: client.cancelled == cancelled + 1)
     assert page.page.is_hidden("#banner")
-    client.gate, client.failure = None, ModelNotReadyError("sam3_detector is not ready")
+    client.gate.set()
+    client.failure = InferenceError("sam3_detector failed")
     search(page, "dog")
-    assert "sam3_detector is not ready" in page.page.inner_text("#banner")
-    page.refused(503)
+    assert "sam3_detector failed" in page.page.inner_text("#banner")
+    page.refused(502)

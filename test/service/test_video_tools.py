@@ -10,11 +10,12 @@ import pytest
 from PIL import ExifTags, Image
 from support import clip
 from support.conditions import wait_until
-from support.fake_clients import let_go_on, propagation_of, service_with_fakes, shapes
+from support.fake_clients import SCORES, let_go_on, propagation_of, service_with_fakes, shapes
 from support.tools import base64_of, filled_each, geojson_mask, near
 
 from triton_sam._common import strict_json
 from triton_sam.masks import mask_to_box
+from triton_sam.wire import contract
 
 X, Y = clip.START
 FAKES = {
@@ -111,10 +112,10 @@ def test_words_are_followed_through_a_series(http, running, scene):
     assert {each["properties"]["object_idx"] for each in found} == {3}
     for each, mask in zip(found[:count], shapes(), strict=False):
         assert near(geojson_mask(each, mask.shape), mask)
-    query, image, _ = running.words.asked[-1]
+    query = running.words.queries()[-1]
     assert query.texts == ("cell",)
     assert query.boxes.tolist() == [[10, 20, 40, 60]]
-    assert image == base64.b64decode(scene)
+    assert running.words.requests[-1].inputs[contract.IMAGE][0] == base64.b64decode(scene)
 
 
 def test_words_in_a_later_frame_find_new_objects_only(http, scene):
@@ -284,7 +285,7 @@ def test_words_are_followed_through_the_frames_of_x_anylabeling(post, http, scen
     prompt = {"session_id": session, "frame_index": 0, "params": {"conf_threshold": 0.7}}
     found = post("prompt", {**prompt, "text_prompt": "cell, nothing."})["masks"]
     assert [each["label"] for each in found] == ["cell"] * len(found)
-    assert [each["score"] for each in found] == [0.95, 0.8]
+    assert [round(each["score"], 4) for each in found] == list(SCORES[:2])
     assert [each["group_id"] for each in found] == [1, 2]
     x1, y1, x2, y2 = mask_to_box(shapes()[0])
     across, down = np.transpose(found[0]["points"])

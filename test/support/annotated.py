@@ -74,7 +74,10 @@ class FakeServers:
 
 
 class FakeClient:
-    """A client whose masks are the boxes, and squares of 3 pixels around points."""
+    """A client whose masks are the boxes, and squares of 3 pixels around points.
+
+    A session model would resize each of a run's hundred images to 1024 x 1024 pixels.
+    """
 
     def __init__(self, servers: FakeServers, url: str, family: str) -> None:
         self._servers = servers

@@ -12,7 +12,10 @@ from triton_sam.masks.segment import Segment
 
 
 class ClickedClient:
-    """Returns a mask whose pixels are set at the points inside the object. `asked` has the points of each request."""
+    """Returns a mask whose pixels are set at the points inside the object. `asked` has the points of each request.
+
+    The small logits of a network cannot show single pixels.
+    """
 
     def __init__(self):
         self.asked = []

@@ -74,12 +74,18 @@ class ConceptServer(ImageServer):
             self.texts += ids[:, 0].tolist()
             return {wanted[0]: np.repeat(ids[:, :, None], 4, axis=2).astype(np.float32)}
         self.calls.append((role, inputs))
-        if role == "mask_head":
-            rows = inputs["mask_queries"][0, :, 0].astype(int)
-            masks = np.full((1, len(rows), SIDE, SIDE), -9, np.float32)
-            for index, row in enumerate(rows):
-                masks[0, index, row * 8 : row * 8 + 8, :8] = 9 - index
-            return {"pred_masks": masks}
+        return {"pred_masks": self.draw(inputs)} if role == "mask_head" else self.detect(inputs)
+
+    def draw(self, inputs: Arrays) -> npt.NDArray[np.float32]:
+        """Return the logits (1,I,288,288) of instances."""
+        rows = inputs["mask_queries"][0, :, 0].astype(int)
+        masks = np.full((1, len(rows), SIDE, SIDE), -9, np.float32)
+        for index, row in enumerate(rows):
+            masks[0, index, row * 8 : row * 8 + 8, :8] = 9 - index
+        return masks
+
+    def detect(self, inputs: Arrays) -> Arrays:
+        """Return the outputs of the detector."""
         count = len(inputs["text_features"])
         return {
             "pred_boxes": np.tile(np.array([0, 0, 0.5, 0.5], np.float32), (count, QUERIES, 1)),

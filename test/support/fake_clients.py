@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
 from support import clip
-from support.conditions import wait_until
-from support.running_service import NOBODY, RunningService, made_up_models, running_service
+from support.concept_server import Arrays, ConceptServer
+from support.conditions import PATIENCE, wait_until
+from support.running_service import RunningService, made_up_models, running_service
 
 from triton_sam._common.bundle import bundled
-from triton_sam.client.concepts import FoundInstances
 from triton_sam.client.session_image import RemoteImage, SessionImage
-from triton_sam.concepts.instances import Instance
-from triton_sam.concepts.query import Query, check_parameters
+from triton_sam.concepts.instances import instance_mask
+from triton_sam.concepts.query import Query, read_query
 from triton_sam.errors import PromptError
 from triton_sam.everything.search import FoundMask, last_pixels
 from triton_sam.inputs.embeddings import ImageEmbeddings
@@ -27,18 +28,29 @@ from triton_sam.masks import mask_to_box
 from triton_sam.masks.segment import VideoSegment
 from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.everything import FinderUpdate
+from triton_sam.wire import contract
 
 POINTS_EACH = 16
-SCORES = (0.95, 0.8, 0.6, 0.4, 0.2, 0.15)
-"""The scores of the instances, highest first."""
+SCORES = (0.9375, 0.8125, 0.625, 0.375, 0.1875, 0.125)
+"""The scores of the instances, highest first, up to the rounding of exp()."""
+SIZE = (800, 600)
 NOTHING = "nothing"
-"""A text without instances."""
+"""Texts that begin with it have no instances."""
 
 
+@functools.cache
+def _logits() -> np.ndarray:
+    """Return the logits of the drawn objects, (N,288,288)."""
+    labels = np.asarray(Image.open(bundled("test/images") / "shapes_labels.png"))
+    drawn = [Image.fromarray(labels == number).convert("L") for number in np.unique(labels) if number]
+    small = [np.asarray(each.resize((288, 288), Image.Resampling.BOX), np.float32) for each in drawn]
+    return np.stack(small) / 12.75 - 10
+
+
+@functools.cache
 def shapes() -> list[np.ndarray]:
     """Return the masks of the drawn objects, bool (600,800) each."""
-    labels = np.asarray(Image.open(bundled("test/images") / "shapes_labels.png"))
-    return [labels == number for number in np.unique(labels) if number]
+    return [instance_mask(logits, SIZE, 0.5) for logits in _logits()]
 
 
 def found(number: int, mask: np.ndarray) -> FoundMask:
@@ -103,71 +115,63 @@ async def at_once() -> None:
     """Take no time."""
 
 
-class FakeWords:
-    """The client of a service. It finds the shapes for every text except NOTHING, without those in negative boxes.
+class WordServer(ConceptServer):
+    """A server whose SAM3 finds the shapes for all texts except NOTHING, without those in negative boxes.
 
     Attributes:
-        asked: query, image and example of each search.
-        ended: number of searches that have ended in any way.
-        step: awaited in each search; it may fail.
-        gate: if set, each search waits for this event.
+        gate: searches wait for this event.
         failure: error of each search.
     """
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Query, Any, Any]] = []
-        self.ended = 0
-        self.step = at_once
+        super().__init__()
+        self.before = self._hold
+        self.gate = threading.Event()
         self.reset()
 
     def reset(self) -> None:
-        self.asked.clear()
-        self.gate: asyncio.Event | None = None
+        self.requests.clear()
+        self.gate.set()
         self.failure: Exception | None = None
 
-    async def find_async(
-        self, text=None, *, boxes=None, box_labels=None, image=None, example=None, **parameters
-    ) -> FoundInstances:
-        query = check_parameters(text, boxes, box_labels, parameters)
-        self.asked.append((query, image, example))
-        try:
-            await self.step()
-            if self.gate is not None:
-                await self.gate.wait()
+    def queries(self) -> list[Query]:
+        """The query of each search."""
+        return [read_query(each.inputs[contract.FIND][0]) for each in self.requests if contract.FIND in each.inputs]
+
+    def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids = np.array([[not text.startswith(NOTHING), 0] for text in texts], np.int64)
+        return ids, np.ones_like(ids)
+
+    def _hold(self, number: int) -> None:
+        if contract.FIND in self.requests[number].inputs:
+            self.gate.wait(PATIENCE)
             if self.failure is not None:
                 raise self.failure
-            content = image if isinstance(image, bytes) else b""
-            return FoundInstances(_instances(query), held(content, (800, 600)))
-        finally:
-            self.ended += 1
 
-    async def aclose(self) -> None:
-        return
+    def draw(self, inputs: Arrays) -> np.ndarray:
+        return _logits()[None, inputs["mask_queries"][0, :, 0].astype(int)]
+
+    def detect(self, inputs: Arrays) -> Arrays:
+        count, number = len(inputs["text_features"]), len(_logits())
+        boxes = np.array([mask_to_box(mask) for mask in shapes()]) + 0.25
+        scores = np.array(SCORES[:number])
+        logits = np.tile(np.log(scores / (1 - scores)).astype(np.float32), (count, 1))
+        logits[inputs["text_features"][:, 0, 0] == 0] = -30
+        for x, y, width, height in inputs["input_boxes"][0][inputs["input_boxes_labels"][0] == 0] * (SIZE * 2):
+            middles = (boxes[:, :2] + boxes[:, 2:]) / 2
+            logits[:, np.all(np.abs(middles - (x, y)) <= (width / 2, height / 2), axis=1)] = -30
+        return {
+            "pred_boxes": np.tile(boxes / (SIZE * 2), (count, 1, 1)).astype(np.float32),
+            "pred_logits": logits,
+            "presence_logits": np.full((count, 1), 30, np.float32),
+            "mask_queries": np.tile(np.arange(number, dtype=np.float32)[:, None], (count, 1, 1)),
+            "mask_features": np.zeros((count, 4), np.float32),
+        }
 
 
 def held(content: bytes, size: tuple[int, int], name: str = "sam3") -> SessionImage:
     """Return an image in a server's cache."""
     return SessionImage(name, f"{name}_encoder", size, {}, RemoteImage(content, "0" * 32))
-
-
-def _instances(query: Query) -> list[Instance]:
-    found = []
-    for index, label in enumerate(query.labels()):
-        place = 0
-        for mask, score in zip(shapes() if label != NOTHING else [], SCORES, strict=False):
-            box = mask_to_box(mask) or (0, 0, 0, 0)
-            if score > query.threshold and not _is_refused(box, query) and place < (query.limit or 200):
-                x1, y1, x2, y2 = (value + 0.25 for value in box)
-                found.append(Instance(mask, score, None, index, place, (x1, y1, x2, y2), label=label))
-                place += 1
-    return found
-
-
-def _is_refused(box: tuple[int, int, int, int], query: Query) -> bool:
-    """Return whether the centre of a box is inside a negative example."""
-    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-    refused = query.boxes[query.box_labels == 0]
-    return bool(np.any((refused[:, 0] <= x) & (x <= refused[:, 2]) & (refused[:, 1] <= y) & (y <= refused[:, 3])))
 
 
 class FakeVideo:
@@ -290,7 +294,7 @@ class FakeClients:
 
     service: RunningService
     finder: FakeFinder
-    words: FakeWords
+    words: WordServer
     tracker: FakeVideoClient
 
     def reset(self) -> None:
@@ -301,6 +305,8 @@ class FakeClients:
 
 async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
     """Return embeddings that no Triton has: clicks fail."""
+    if pair.finds_concepts:
+        return await Engine.embed(engine, image, pair)
     image.keep(pair.origin, held(image.content, image.size, pair.name))
     return image.embeddings[pair.origin]
 
@@ -308,14 +314,9 @@ async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
 @contextlib.contextmanager
 def service_with_fakes(*, words: bool = False, videos: bool = True, **options: Any) -> Iterator[FakeClients]:
     """Run a service with the model "sam2", which tracks ``videos``, and with ``words`` "sam3", which finds words."""
-    finder, found_words, tracker = FakeFinder(), FakeWords(), FakeVideoClient()
-
-    def client(engine: Engine, pair: Pair, *, keeps_images: bool) -> Any:
-        return found_words if pair.finds_concepts else Engine.client(engine, pair, keeps_images=keeps_images)
-
-    fakes: dict[str, Callable[..., Any]] = {"client": client, "embed": _embed}
-    fakes["_pairs"] = made_up_models(words=words, videos=videos)
-    with running_service(NOBODY, fakes, **options) as service:
+    finder, server, tracker = FakeFinder(), WordServer(), FakeVideoClient()
+    fakes: dict[str, Callable[..., Any]] = {"embed": _embed, "_pairs": made_up_models(words=words, videos=videos)}
+    with server, running_service(server.url, fakes, **options) as service:
         service.app.state.searches.find = finder
         service.app.state.videos.connect = lambda *_: tracker
-        yield FakeClients(service, finder, found_words, tracker)
+        yield FakeClients(service, finder, server, tracker)

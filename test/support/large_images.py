@@ -65,7 +65,10 @@ def write_zarr(path: Path, pixels: np.ndarray, levels: int = 3) -> Path:
 
 
 class ColourClient:
-    """A client that segments the connected colour under a prompt, and finds an object for each colour."""
+    """A client that segments the connected colour under a prompt, and finds an object for each colour.
+
+    Its masks have the pixels of the drawn objects, which the small logits of a network cannot have.
+    """
 
     def __init__(self) -> None:
         self.encoded: list[np.ndarray] | deque[np.ndarray] = []

@@ -29,7 +29,7 @@ LABELS = mask((2, 3, 9, 10)) * np.uint8(4) + mask((15, 5, 26, 16)) * np.uint8(9)
 
 
 class Oracle:
-    """A client that knows the ground truth. Masks after the first click lack the pixels of ``misses``."""
+    """A client that knows the truth, as no network does. Masks after the first click lack the pixels of ``misses``."""
 
     def __init__(self, labels=LABELS, misses=None):
         self.labels = labels

@@ -162,7 +162,7 @@ class Reference:
 
 
 class Client:
-    """Finds the same, but for what a test changes."""
+    """Finds the same, but for what a test changes, as a server with wrong models does."""
 
     def __init__(self, score=0.0, box=0.0, shift=0, drop=0):
         self.score, self.box, self.shift, self.drop = score, box, shift, drop

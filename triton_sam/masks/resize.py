@@ -76,14 +76,19 @@ def full_size_mask(logits: FloatArray, size: Size, family: Family) -> BoolArray:
 
 
 def full_size_masks(logits: FloatArray, size: Size, family: Family, thresholds: Sequence[float]) -> list[BoolArray]:
-    """Return ``full_size_logits(logits, size, family) > threshold`` for each threshold, see full_size_mask().
-
-    Pixels between four logits on the same side of the threshold are not computed.
-    """
+    """Return ``full_size_logits(logits, size, family) > threshold`` for each threshold, see full_size_mask()."""
     source = np.asarray(logits, np.float32)
     if family.keep_aspect:
         width, height = family.resized(size)
         source = resize_logits(source, (family.image_size, family.image_size))[:height, :width]
+    return resized_masks(source, size, thresholds)
+
+
+def resized_masks(source: FloatArray, size: Size, thresholds: Sequence[float]) -> list[BoolArray]:
+    """Return ``resize_logits(source, size) > threshold`` for each threshold, for float32 (h,w), but faster.
+
+    Pixels between four values on the same side of the threshold are not computed.
+    """
     masks = []
     for threshold in thresholds:
         mask = _resized_mask(source, size, threshold)

@@ -60,6 +60,25 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     assert page.page.evaluate(CHOICES) == ["true", False]
 
 
+def test_downloads_stay_and_wait_for_the_mask_of_the_newest_click(shapes):
+    shapes.uncheck("#hover")
+    shapes.click(200, 180)
+    shapes.settled()
+    shapes.page.evaluate("""() => { const { live } = tritonSam, click = live.click.bind(live);
+        live.click = (request) => new Promise((go) => (globalThis.letGo = go)).then(() => click(request)); }""")
+    shapes.click(230, 200)
+    shapes.wait("globalThis.letGo && !tritonSam.masks.shown.length")
+    for button in ("#save-mask", "#save-overlay", "#save-project"):
+        assert shapes.page.is_visible(button), button
+    shapes.page.evaluate("delete globalThis.letGo")
+    with shapes.page.expect_download() as waiting:
+        shapes.page.click("#save-coco")
+        shapes.wait("Boolean(globalThis.letGo)")
+        shapes.page.evaluate("letGo()")
+    [annotation] = json.loads(waiting.value.path().read_text())["annotations"]
+    assert annotation["area"] > 1000
+
+
 @pytest.mark.slow
 def test_hidden_objects_are_left_out_of_data_sets_and_files_that_cannot_be_read_are_told(two_objects, images, tmp_path):
     page = two_objects

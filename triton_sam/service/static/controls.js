@@ -83,7 +83,12 @@ export function connectControls(page) {
 
   const saving = (act) => async (button) => {
     button.classList.add("is-busy");
-    await act(button).catch((problem) => warn(`The download failed: ${problem.message}`));
+    try {
+      await page.masks.refresh(); // those of the newest clicks may be missing
+      await act(button);
+    } catch (problem) {
+      warn(`The download failed: ${problem.message}`);
+    }
     button.classList.remove("is-busy");
   };
   each("#save-mask", saving(() => saveMask(page.image, page.scene.active, page.masks)));

@@ -2,7 +2,7 @@
 
 import { $, check, enable, focusImage, make, reveal, setIcon } from "./dom.js";
 import { drawLines } from "./paint.js";
-import { isBlank } from "./scene.js";
+import { hasPrompt, isBlank } from "./scene.js";
 
 const MARGIN = 0.15; // of the surrounding part of a thumbnail, on each side
 const drawn = new WeakMap(); // canvas of a thumbnail -> its content
@@ -16,15 +16,17 @@ export function showPanel(page) {
   enable({ undo: scene.canUndo, redo: scene.canRedo, clear: scene.objects.length, "cleanup-area": settings.cleanup });
   const hasOne = image && active?.visible && masks.hasMask(active);
   const hasAny = (image ? masks.shown : masks.finished).length > 0;
+  const waits = image && scene.objects.some((object) => hasPrompt(object) && !masks.resultOf(object));
+  const stays = (id) => waits && !$(id).hidden; // no button disappears while the mask of a click is computed
   const hint = hintFor(scene, image, video.isOpen, everything.takesClicks);
   const shelf = page.pictures.shelf;
   reveal({
     hint,
     "new-object": (image || video.isOpen) && scene.objects.length && !isBlank(active),
-    "save-one": hasOne,
-    "save-all": image && hasAny,
+    "save-one": hasOne || (hasPrompt(active) && stays("save-one")),
+    "save-all": image && (hasAny || stays("save-all")),
     "save-video": hasAny,
-    save: hasAny || shelf.count > (image ? 1 : 0),
+    save: hasAny || stays("save") || shelf.count > (image ? 1 : 0),
     "save-project": shelf.count,
   });
   $("hint").textContent = hint;

@@ -78,7 +78,7 @@ export async function saveDataSet(shelf, masks, model, format) {
 }
 
 async function png(image, object, masks) {
-  const { found } = masks.resultOf(object);
+  const found = masks.resultOf(object)?.found;
   if (found) return maskToPng(found.rle);
   const mask = await fullMask(image, object, masks, "png");
   const bytes = Uint8Array.from(atob(mask.png), (character) => character.charCodeAt(0));
@@ -99,11 +99,11 @@ export function save(blob, name) {
 
 /** Return an object's mask on the open image, in a format of the service: {rle or png, area, bbox, score}. */
 export async function fullMask(image, object, masks, format) {
-  return masks.resultOf(object).found ?? exactMask(image.id, object, masks.optionsOf(object), format);
+  return masks.resultOf(object)?.found ?? exactMask(image.id, object, masks.optionsOf(object), format);
 }
 
 /** Return the mask of a prompt on any image that the service has. */
-export async function exactMask(id, object, options, format) {
+async function exactMask(id, object, options, format) {
   const prompt = promptOf(object);
   if (!prompt.box) delete prompt.box;
   const { masks } = await rest.segment(id, { ...prompt, ...options, format });

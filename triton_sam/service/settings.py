@@ -127,7 +127,8 @@ class ServiceSettings:
         max_body: maximum bytes of a request with files.
         body_seconds: timeout in seconds for a body; each received 256 KiB add one second.
         max_megapixels: maximum size of an image, in millions of pixels.
-        work_megapixels: millions of pixels of masks and previews that are computed concurrently; further work waits.
+        work_megapixels: millions of pixels of masks and previews that are computed concurrently, and a quarter of it
+            for files that are written; further work waits.
         max_requests: concurrent requests; further ones get 503.
         max_pages: open WebSockets of the page; further ones get 503.
         page_messages: messages per second from one page; the service reads no faster.

@@ -211,10 +211,6 @@ class Bridge:
 
         return await self._requests.run(request, work())
 
-    async def embed(self, request: Request, image: StoredImage, pair: Pair) -> None:
-        """Encode an image now, so that the first click is fast."""
-        await self._requests.run(request, self.engine.embed(image, pair))
-
     async def run(self, request: Request, work: Coroutine[Any, Any, Result], *, timeout: float | None = None) -> Result:
         """Return the result of work, which is cancelled when the client disconnects or the time is up."""
         return await self._requests.run(request, work, timeout=timeout)

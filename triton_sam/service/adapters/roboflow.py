@@ -200,7 +200,7 @@ class _Tool:
         body = await self._bridge.read(request, EmbedRequest)
         pair = await self._pair(family, body)
         image = await self._image(request, body)
-        await self._bridge.embed(request, image, pair)
+        await self._bridge.run(request, self._bridge.engine.embed(image, pair))
         return json_answer({"image_id": body.image_id or image.image_id, "time": time.monotonic() - started})
 
     async def segment(self, request: Request, family: str) -> Response:

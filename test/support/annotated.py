@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 from triton_sam.annotate import job
+from triton_sam.client.server_models import FIXED_IMAGE
 from triton_sam.concepts.instances import Instance
 from triton_sam.errors import SamError
 from triton_sam.families import get_family
@@ -94,7 +96,7 @@ class FakeClient:
         return self._servers.versions
 
     def encode(self, image: Any) -> Any:
-        return image
+        return SimpleNamespace(family=self.family.name, model="encoder") if image is FIXED_IMAGE else image
 
     def find(self, texts: list[str], *, image: Any, **parameters: Any) -> list[Instance]:
         """Find two instances of each text except "nothing"."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tifffile
 
+from triton_sam.client.server_models import FIXED_IMAGE
 from triton_sam.concepts.instances import Instance
 from triton_sam.errors import InferenceError, PromptError
 from triton_sam.families import get_family
@@ -75,7 +77,7 @@ class ColourClient:
 
     def encode(self, pixels: np.ndarray) -> Any:
         self.encoded.append(pixels)
-        return pixels
+        return SimpleNamespace(family="sam2", model="encoder") if pixels is FIXED_IMAGE else pixels
 
     def segment(
         self, points: Any, labels: Any, box: Any, multimask_output: bool, image: Any, logits: bool

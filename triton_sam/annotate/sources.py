@@ -227,7 +227,7 @@ def _of_folder(folder: Path) -> Source:
         unread.append(Skipped(name_of(path.relative_to(folder)), "folder", why))
 
     files = files_below(folder, note)
-    runs = _runs(PurePosixPath(name) for name, _ in files)
+    runs = _runs(name for name, _ in files)
     if runs:
         files = [(name, path) for name, path in files if runs.isdisjoint(PurePosixPath(name).parents)]
     found = _of_paths((name, path) for name, path in files if is_image(path))
@@ -236,15 +236,17 @@ def _of_folder(folder: Path) -> Source:
     return replace(found, skipped=(*found.skipped, *unread), left_out=(*others, *results))
 
 
-def _runs(files: Iterable[PurePosixPath]) -> set[PurePosixPath]:
+def _runs(names: Iterable[str]) -> set[PurePosixPath]:
     """Return the subfolders with the results of `annotate`, such as an --out inside the source."""
-    manifests, shards = set(), set()
-    for file in files:
-        if file.name == MANIFEST:
-            manifests.add(file.parent)
-        elif file.parent.name == SHARDS:
-            shards.add(file.parents[1])
-    return (manifests & shards) - {PurePosixPath()}
+    with_manifest, with_shards = set(), set()
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        above, _, last = folder.rpartition("/")
+        if file == MANIFEST:
+            with_manifest.add(folder)
+        elif last == SHARDS:
+            with_shards.add(above)
+    return {PurePosixPath(folder) for folder in with_manifest & with_shards if folder}
 
 
 def left_out(files: Iterable[Path], reasons: Mapping[str, str]) -> tuple[Skipped, ...]:

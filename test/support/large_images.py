@@ -75,7 +75,7 @@ class ColourClient:
     def __init__(self) -> None:
         self.encoded: list[np.ndarray] | deque[np.ndarray] = []
 
-    def encode(self, pixels: np.ndarray) -> Any:
+    def encode(self, pixels: Any) -> Any:
         self.encoded.append(pixels)
         return SimpleNamespace(family="sam2", model="encoder") if pixels is FIXED_IMAGE else pixels
 

@@ -259,7 +259,7 @@ class Searcher(FakeClient):
         with self._servers.lock:
             self._servers.prompts.append({"everything": parameters})
         for done in (1, 2, 3, 4) if progress else ():
-            progress(SearchProgress(done, 4, None, None))
+            progress(SearchProgress(done, 4, (), (), 0.7))
         return []
 
 
@@ -324,7 +324,7 @@ def test_a_long_search_of_one_image_says_how_to_shorten_it(side, seconds, said, 
     with _progress.bar(Namespace(quiet=False), desc="a.png", unit="point") as shown:
         show = everything._shown_by(shown, Parameters(side))
         for done in (8, 16, 24):
-            show(SearchProgress(done, 1024, None, None))
+            show(SearchProgress(done, 1024, (), (), 0.7))
     printed = capsys.readouterr().err
     left = f"about {_progress.duration(seconds / 8 * 1008)} are left." if said else "are left"
     assert (left in printed) is said

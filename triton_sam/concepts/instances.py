@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..families.base import FloatArray, Size
 from ..masks.boxes import intersection_over_union, suppressed
-from ..masks.resize import resized_masks
+from ..masks.resize import full_size_masks
 from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .query import Query
@@ -71,7 +71,7 @@ def instance_mask(logits: FloatArray, size: Size, threshold: float) -> BoolArray
 
     As in the reference, the probabilities are resized, not the logits.
     """
-    (mask,) = resized_masks(sigmoid(logits), size, (threshold,))
+    (mask,) = full_size_masks(sigmoid(logits), size, None, (threshold,))
     return mask
 
 

@@ -69,26 +69,25 @@ def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> Float
     return resize_logits(frame[..., :height, :width], size)
 
 
-def full_size_mask(logits: FloatArray, size: Size, family: Family) -> BoolArray:
-    """Return ``full_size_logits(logits, size, family) > 0`` for logits (h,w), as bool (height,width), but faster."""
-    (mask,) = full_size_masks(logits, size, family, (0.0,))
-    return mask
-
-
-def full_size_masks(logits: FloatArray, size: Size, family: Family, thresholds: Sequence[float]) -> list[BoolArray]:
-    """Return ``full_size_logits(logits, size, family) > threshold`` for each threshold, see full_size_mask()."""
-    source = np.asarray(logits, np.float32)
-    if family.keep_aspect:
-        width, height = family.resized(size)
-        source = resize_logits(source, (family.image_size, family.image_size))[:height, :width]
-    return resized_masks(source, size, thresholds)
-
-
-def resized_masks(source: FloatArray, size: Size, thresholds: Sequence[float]) -> list[BoolArray]:
-    """Return ``resize_logits(source, size) > threshold`` for each threshold, for float32 (h,w), but faster.
+def full_size_masks(
+    logits: FloatArray, size: Size, family: Family | None, thresholds: Sequence[float] = (0.0,)
+) -> list[BoolArray]:
+    """Return exactly ``full_size_logits(logits, size, family) > threshold`` for each threshold, but faster.
 
     Pixels between four values on the same side of the threshold are not computed.
+
+    Args:
+        logits: (h,w) of the decoder, or other values of the image's parts.
+        size: width and height of the original image, pixels.
+        family: the family of the decoder; None: the values cover the image, without padding.
+
+    Returns:
+        bool (height,width) for each threshold.
     """
+    source = np.asarray(logits, np.float32)
+    if family is not None and family.keep_aspect:
+        width, height = family.resized(size)
+        source = resize_logits(source, (family.image_size, family.image_size))[:height, :width]
     masks = []
     for threshold in thresholds:
         mask = _resized_mask(source, size, threshold)

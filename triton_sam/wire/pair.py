@@ -16,7 +16,7 @@ from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, encoder_input, open_image
 from ..inputs.prompts import Prompts
 from ..masks.cleanup import Cleanup
-from ..masks.resize import full_size_mask
+from ..masks.resize import full_size_masks
 from ..masks.rle import BoolArray
 from ..masks.segment import FORMATS, Segment
 
@@ -132,7 +132,7 @@ class ModelPair:
         clean = cleanup or Cleanup()
         for index, candidate in np.ndindex(scores.shape):
             logits = clean.clean_logits(prediction.logits[index, candidate])
-            mask = full_size_mask(logits, prompts.image_size, self.family)
+            (mask,) = full_size_masks(logits, prompts.image_size, self.family)
             yield Segment(
                 mask=clean.clean_mask(mask, prompts.clicks(index), prompts.box(index)),
                 score=float(scores[index, candidate]),

@@ -31,7 +31,7 @@ from triton_sam.errors import (
     PromptError,
     UnknownImageError,
 )
-from triton_sam.masks.resize import full_size_mask
+from triton_sam.masks.resize import full_size_masks
 from triton_sam.sessions.tasks import TaskCancelledError
 
 IMAGE = np.zeros((144, 288, 3), np.uint8)
@@ -100,7 +100,7 @@ def test_logits_come_on_request(concept_server, client) -> None:
     assert len(found) == len(plain) == 4
     for each, other in zip(found, plain, strict=True):
         assert (each.logits.shape, each.logits.dtype) == ((SIDE, SIDE), np.float32)
-        np.testing.assert_array_equal(full_size_mask(each.logits, (288, 144), FAMILY), each.mask)
+        np.testing.assert_array_equal(*full_size_masks(each.logits, (288, 144), FAMILY), each.mask)
         np.testing.assert_array_equal(each.mask, other.mask)
         assert other.logits is None
     assert found[0].score > found[1].score  # sorted by score

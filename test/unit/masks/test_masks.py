@@ -18,7 +18,7 @@ from triton_sam.masks.boxes import mask_to_box
 from triton_sam.masks.drawing import PALETTE
 from triton_sam.masks.label_map import mask_to_png
 from triton_sam.masks.polygons import mask_to_polygons
-from triton_sam.masks.resize import full_size_logits, full_size_mask, full_size_masks, resize_logits
+from triton_sam.masks.resize import full_size_logits, full_size_masks, resize_logits
 from triton_sam.masks.rle import mask_to_rle, rle_to_box, rle_to_mask
 
 SHAPES = [
@@ -92,7 +92,7 @@ def blobs(noise):
 @pytest.mark.filterwarnings("ignore:invalid value|overflow")
 def test_any_logits(logits, size, threshold):
     resized = full_size_logits(logits, size, SQUASHES)
-    np.testing.assert_array_equal(full_size_mask(logits, size, SQUASHES), resized > 0)
+    np.testing.assert_array_equal(*full_size_masks(logits, size, SQUASHES), resized > 0)
     (mask,) = full_size_masks(logits, size, SQUASHES, (threshold,))
     np.testing.assert_array_equal(mask, resized > threshold)
 

@@ -34,7 +34,7 @@ from ...errors import (
     VideoError,
 )
 from ...families.base import Family, FloatArray, Size
-from ...masks.resize import full_size_mask
+from ...masks.resize import full_size_masks
 from ...masks.rle import BoolArray
 from ...masks.segment import VideoSegment
 from ...transport.base import Tensors
@@ -135,7 +135,10 @@ class VideoModel:
         segments = {}
         for row, content in enumerate(masks):
             object_id = int(outputs[wire.OBJECT_IDS][row])
-            mask = full_size_mask(content[0], size, self.family) if has_logits else read_full_size(content, self.name)
+            if has_logits:
+                (mask,) = full_size_masks(content[0], size, self.family)
+            else:
+                mask = read_full_size(content, self.name)
             segments[object_id] = VideoSegment(
                 mask=mask,
                 score=float(outputs[IOU_PREDICTIONS][row]),

@@ -20,7 +20,7 @@ from ...concepts.query import Query, check_parameters
 from ...concepts.video_rules import Detections, Plan, Tracks, VideoObjects, VideoRules, nms_masks, without_overlaps
 from ...errors import ConfigurationError, SamError, VideoError
 from ...families.base import FloatArray
-from ...masks.resize import full_size_mask, resize_logits
+from ...masks.resize import full_size_masks, resize_logits
 from ...masks.rle import BoolArray
 from ...masks.segment import VideoSegment
 from ...transport.base import Tensors
@@ -223,7 +223,7 @@ class _WordTracking:
         objects, video = self._objects, self._video
         frame, masks = video._frames.outside(held.index), {}
         for object_id in sorted(held.plan.masks.keys() - held.plan.hidden - objects.removed_obj_ids):
-            mask = full_size_mask(held.plan.masks[object_id], video.frame_size, video._model.family)
+            (mask,) = full_size_masks(held.plan.masks[object_id], video.frame_size, video._model.family)
             if mask.any():
                 masks[object_id] = mask
         probabilities = sigmoid(np.array([held.scores[object_id] for object_id in masks]))

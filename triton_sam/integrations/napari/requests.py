@@ -18,7 +18,7 @@ from ...client.sync import SamTritonClient
 from ...client.video.sync import SAM2VideoClient
 from ...errors import ModelNotReadyError, SamError
 from ...inputs.embeddings import ImageEmbeddings
-from ...masks.resize import full_size_mask
+from ...masks.resize import full_size_masks
 from ...tiles import LargeImageClient
 from .jobs import (
     Ended,
@@ -229,7 +229,9 @@ class Requests:
         clicks = self._clients.clicks
         _, task = await clicks.predict_async(session_id=ticket[0], image=image, **arguments)
         logits, _ = await task
-        return await asyncio.to_thread(lambda: patch_of(full_size_mask(logits[0, 0], self._source.size, clicks.family)))
+        return await asyncio.to_thread(
+            lambda: patch_of(*full_size_masks(logits[0, 0], self._source.size, clicks.family))
+        )
 
     async def _large_patch(self, plane: Plane, arguments: dict[str, Any], ticket: tuple[str, int]) -> Patch | None:
         """Request a mask of a large plane. Clicks wait for each other, and so do mouse positions."""

@@ -17,7 +17,7 @@ from ..._common.checks import json_kind
 from ...errors import InputError, PromptError, VideoError
 from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, LABEL_NO_POINT, Family, Size
 from ...inputs.prompts import check_prompts
-from ...masks.resize import full_size_mask
+from ...masks.resize import full_size_masks
 from ...masks.segment import Segment, find_format
 from ...wire import contract, video
 from ..messages import Tensors, read_bytes, read_format
@@ -223,10 +223,10 @@ def write_rows(rows: Sequence[Row], output_format: str, family: Family, size: Si
     if output_format == contract.LOGITS:
         return {**columns, contract.MASKS: logits}
     form = find_format(output_format, "session model")
-    encoded = [
-        form.to_bytes(Segment(full_size_mask(each[0], size, family), float(iou), None))
-        for each, iou in zip(logits, columns[contract.IOU_PREDICTIONS], strict=True)
-    ]
+    encoded = []
+    for each, iou in zip(logits, columns[contract.IOU_PREDICTIONS], strict=True):
+        (mask,) = full_size_masks(each[0], size, family)
+        encoded.append(form.to_bytes(Segment(mask, float(iou), None)))
     masks = np.empty(len(encoded), np.object_)
     masks[:] = encoded
     return {**columns, contract.ENCODED_MASKS: masks}

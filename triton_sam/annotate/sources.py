@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -94,6 +95,8 @@ class FramePlace:
 MANIFEST = "manifest.json"
 SHARDS = "shards"
 """The file with the parameters of a run, and the folder with its records, in the folder of its results."""
+_SHARD = re.compile(r"\d{8,}\.jsonl")
+"""The names of the files with records."""
 OBJECT = {1: "object"}
 """The categories of a run whose source and prompts have no categories."""
 _NOT_TAKEN = dict.fromkeys(LARGE_SUFFIXES, "large images are annotated with --large") | dict.fromkeys(
@@ -244,7 +247,7 @@ def _runs(names: Iterable[str]) -> set[PurePosixPath]:
         above, _, last = folder.rpartition("/")
         if file == MANIFEST:
             with_manifest.add(folder)
-        elif last == SHARDS:
+        elif last == SHARDS and _SHARD.fullmatch(file):
             with_shards.add(above)
     return {PurePosixPath(folder) for folder in with_manifest & with_shards if folder}
 

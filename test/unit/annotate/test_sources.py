@@ -257,3 +257,11 @@ def test_a_locale_of_c_changes_nothing(written, tmp_path):
         [sys.executable, "-c", IN_C, str(home)], capture_output=True, text=True, env=environment, check=False
     )
     assert done.stdout.splitlines() == [f"{[NAME]!a} ()", "[((5.5, 6.0, 1),)] True"] * 3, done.stderr
+
+
+def test_a_data_set_with_a_manifest_and_shards_is_not_the_result_of_a_run(tmp_path):
+    for name in ("manifest.json", "shards/0.tar", "images/a.jpg"):
+        file = tmp_path / "train" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    assert names(tmp_path) == ["train/images/a.jpg"]

@@ -8,7 +8,9 @@ does not contain the memory of the model. All masks therefore equal those of an 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,11 +68,12 @@ class TrackFolder:
 
         Raises:
             ConfigurationError: the folder has results of other parameters or of a stream, its manifest is damaged,
-                files that are not from an earlier run are in the way, or another process writes to it.
+                files that are not from an earlier run are in the way, it or a parent is a file, or another process
+                writes to it.
             InputError: the file of records is damaged.
             OSError: the folder cannot be written.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make()
         with locked(self.folder / _LOCK, self._refuse_second):
             if self._prepare(overwrite, resume):
                 for record in read_records(self.folder / RECORDS):
@@ -81,11 +84,13 @@ class TrackFolder:
             yield
 
     def check_unused(self) -> None:
-        """Check, before long work, that the folder has no results.
+        """Create the folder and check, before long work, that it has no results.
 
         Raises:
-            ConfigurationError: it has results or files in the way.
+            ConfigurationError: it has results or files in the way, or it or a parent is a file.
+            OSError: the folder cannot be written.
         """
+        self._make()
         if self._read_manifest() is not None:
             raise ConfigurationError(
                 f"{self.folder} has the results of other prompts: give another --out, or --overwrite to start again"
@@ -164,6 +169,16 @@ class TrackFolder:
         self._write_manifest(complete=True)
         names = dict.fromkeys([RECORDS, *(form.file for form in self.formats)])
         return [self.folder / name for name in names]
+
+    def _make(self) -> None:
+        """Create the folder with its parents, and check that it can be written."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            file = next(place for place in (self.folder, *self.folder.parents) if os.path.lexists(place))
+            raise ConfigurationError(f"{file} is a file: give a folder as --out") from error
+        if not os.access(self.folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.folder))
 
     def _check_largest(self, ids: Sequence[int]) -> None:
         for form in self.formats:

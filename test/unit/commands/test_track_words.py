@@ -184,3 +184,14 @@ def test_the_folder_is_checked_before_the_video_is_searched(disc_server, by_rule
     assert track(disc_server, clip, "--text", "bus", "--format", "rle", "--out", taken, "-q") == 1
     assert "masks.jsonl" in capsys.readouterr().err
     assert by_rules == []
+
+
+@pytest.mark.parametrize("place", ["file", "file/out"])
+def test_a_file_as_the_folder_is_told_before_the_video_is_searched(
+    disc_server, by_rules, clip, tmp_path, capsys, place
+):
+    add_rules(disc_server)
+    (tmp_path / "file").touch()
+    assert track(disc_server, clip, "--text", "bus", "--format", "rle", "--out", tmp_path / place, "-q") == 1
+    assert f"{tmp_path}/file is a file: give a folder" in capsys.readouterr().err
+    assert by_rules == []

@@ -76,7 +76,7 @@ class AsyncSAM2VideoClient(InThreads):
         window: int = DEFAULT_WINDOW,
     ) -> AsyncVideo:
         """Open a video and start its session. Arguments and errors are those of SAM2VideoClient.open()."""
-        opening = self._start(
+        opening = self._threads.submit(
             lambda: self._client.open(
                 source, quality=quality, every=every, ahead=ahead, snapshot_every=snapshot_every, window=window
             )
@@ -84,7 +84,8 @@ class AsyncSAM2VideoClient(InThreads):
         try:
             return AsyncVideo(self, await shielded(opening))
         except asyncio.CancelledError:
-            self._start(lambda: opening.result().close())  # the server may have started its session
+            with contextlib.suppress(ConfigurationError):  # somebody else has closed this client
+                self._start(lambda: opening.result().close())  # the server may have started its session
             raise
 
     async def is_ready(self) -> bool:

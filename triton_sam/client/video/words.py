@@ -150,7 +150,9 @@ def chosen_frames(
     if every is not None and every % step:
         raise ConfigurationError(f"{names[0]} must be a multiple of {names[1]} ({step}), not {every}")
     if every is not None and start % step:
-        raise ConfigurationError(f"start must be a multiple of {names[1]} ({step}), not {start}")
+        raise ConfigurationError(
+            f"the first frame must be a multiple of {names[1]} ({step}), not {start}: give another {names[2]}"
+        )
     end = min(num_frames, num_frames if stop is None else stop)
     if start < 0 or start >= end:
         span = f"from frame {start} {'on' if stop is None else f'to {stop}'}"

@@ -217,7 +217,7 @@ class VideoFrames(FrameSource):
                     if packet.pts is None:
                         return None
                     times.append(packet.pts)
-                    self._check_count(len(times))
+                    self._check_count(len(times) // 2)  # some packets show no frame
                     is_reordered |= packet.pts != packet.dts
                     if packet.is_keyframe:
                         starts.append(packet.pts)
@@ -231,6 +231,7 @@ class VideoFrames(FrameSource):
         if not starts or min(times) < min(starts):
             decoded = self._first_times(1)
             times = [time for time in times if not decoded or time >= decoded[0]]
+        self._check_count(len(times))
         times.sort()
         if len(set(times)) < len(times):
             return None

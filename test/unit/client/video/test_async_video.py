@@ -111,6 +111,29 @@ def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video
     assert roomy_server.operations() == ["start_session", "add_prompt", "close_session"]
 
 
+def test_closing_the_client_does_not_wait_for_the_first_frame_of_a_stream(roomy_server):
+    began, released = threading.Event(), threading.Event()
+
+    def camera():
+        began.set()
+        released.wait(60)
+        yield FRAMES[0]
+
+    async def run():
+        client = AsyncSAM2VideoClient(roomy_server.url, retries=0)
+        opening = asyncio.create_task(client.open(camera()))
+        await asyncio.to_thread(began.wait, 60)
+        await client.aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert not released.is_set()
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 30))
+    finally:
+        released.set()
+
+
 class CountedFrames(ImageFrames):
     """A list of frames that notes when it is opened and closed."""
 

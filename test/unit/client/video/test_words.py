@@ -80,7 +80,10 @@ def test_the_frames_to_search(clip: Path) -> None:
     ("wrong", "message"),
     [
         ({"every": 3, "step": 2}, "every must be a multiple of step (2), not 3"),
-        ({"every": 4, "step": 2, "start": 3}, "start must be a multiple of step (2), not 3"),
+        (
+            {"every": 4, "step": 2, "start": 3},
+            "the first frame must be a multiple of step (2), not 3: give another start or stop",
+        ),
         ({"start": FRAMES}, "there is no frame to search from frame 7 on: the video has the frames 0 to 6"),
         (
             {"start": 2, "stop": 1},

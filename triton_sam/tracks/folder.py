@@ -84,13 +84,17 @@ class TrackFolder:
             yield
 
     def check_unused(self) -> None:
-        """Create the folder and check, before long work, that it has no results.
+        """Check, before long work, that the folder can be created and has no results. A new folder does not stay.
 
         Raises:
             ConfigurationError: it has results or files in the way, or it or a parent is a file.
             OSError: the folder cannot be written.
         """
+        new = [place for place in (self.folder, *self.folder.parents) if not os.path.lexists(place)]
         self._make()
+        with contextlib.suppress(OSError):  # another process may already use one
+            for place in new:
+                place.rmdir()
         if self._read_manifest() is not None:
             raise ConfigurationError(
                 f"{self.folder} has the results of other prompts: give another --out, or --overwrite to start again"

@@ -3,7 +3,8 @@
 A download is retried, resumed and verified. The file ``NAME`` appears only when it is complete. Until then, its folder
 contains ``NAME.part`` with the received data, ``NAME.part.etag`` with the server's tag for this version of the file,
 and ``NAME.lock``, which makes a second download of the same file wait. Beside a file without a published hash,
-``NAME.source`` has the hash of its URL, so that another file of the same name is not taken for it.
+``NAME.source`` has the hash of its URL, so that another file of the same name is not taken for it, and the file's size
+and time, so that a file put there by hand counts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _Job:
     """One file to download, with its options.
 
     Args:
-        source: the hash of the URL of a file without a published hash; "" for other files.
+        source: the hash of the URL, without its query, of a file without a published hash; "" for other files.
     """
 
     path: Path
@@ -112,7 +113,7 @@ def fetch(
         ``path``, or ``installed`` if the correct file is there.
     """
     _new_hash(digest)  # before the download
-    source = "" if digest else hashlib.sha256(urls[0].encode()).hexdigest()
+    source = "" if digest else hashlib.sha256(urls[0].partition("?")[0].encode()).hexdigest()
     job = _Job(path, size, digest, progress, retries, timeout, source, dict(headers or {}), advice)
     try:
         for place in filter(None, (path, installed)):
@@ -137,6 +138,12 @@ def _source_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.source")
 
 
+def _version(path: Path) -> str:
+    """Return the size and the time of a file, which differ once another file is put in its place."""
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
 def _is_right(job: _Job, *, report: bool = False) -> bool:
     """Return whether the file exists and has the right size and hash; without a hash, whether it may be the file."""
     if job.path.is_dir():
@@ -146,7 +153,8 @@ def _is_right(job: _Job, *, report: bool = False) -> bool:
     found = job.path.stat().st_size
     right = job.size in (None, found) and digest_of(job.path, job.digest) == job.digest
     if job.source and (source := _source_file(job.path)).exists():
-        right = right and source.read_text(encoding="utf-8", errors="replace") == job.source
+        url, _, downloaded = source.read_text(encoding="utf-8", errors="replace").partition(" ")
+        right = right and (url == job.source or downloaded != _version(job.path))
     if right:
         checked = "its hash is correct" if job.digest else "no hash is known to check it by"
         job.say(f"{job.path} exists already, and {checked}")
@@ -194,7 +202,7 @@ def _fetch_one(job: _Job, url: str) -> None:
     move_into_place(job.part, job.path)
     job.tag.unlink(missing_ok=True)
     if job.source:
-        _source_file(job.path).write_text(job.source, encoding="utf-8")
+        _source_file(job.path).write_text(f"{job.source} {_version(job.path)}", encoding="utf-8")
 
 
 def _transfer(job: _Job, url: str) -> None:

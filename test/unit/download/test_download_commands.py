@@ -23,6 +23,7 @@ from support.file_server import CONTENT, NAME, Server, entry, get, names, serve,
 from triton_sam import cli
 from triton_sam.download import catalogue as checkpoints
 from triton_sam.download.catalogue import Checkpoint, catalogue, find
+from triton_sam.download.fetch import fetch
 from triton_sam.errors import CheckpointError, ConfigurationError, DownloadError
 from triton_sam.export import registry
 from triton_sam.export.settings import CHECKPOINT_HASH, Settings
@@ -88,6 +89,18 @@ def test_a_file_of_the_same_name_at_another_url_is_another_file(file_server, tmp
         file_server.where = where
         assert cli.main(["setup", "sam1", "--url", file_server.url + where, "--model-repository", "models", "-q"]) == 1
         assert set(names(Path("checkpoints"))) == remains
+
+
+def test_a_file_put_there_by_hand_and_a_url_with_another_query_need_no_download(file_server, tmp_path):
+    def load(where: str) -> bytes:
+        file_server.where = where
+        return fetch([file_server.url + where], tmp_path / NAME, size=None, digest="", progress=False).read_bytes()
+
+    assert load("/a?signature=1") == load("/a?signature=2") == CONTENT
+    assert len(file_server.requests) == 1
+    (tmp_path / NAME).write_bytes(b"by hand")
+    assert load("/b") == b"by hand"
+    assert len(file_server.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def _check_sizes(image: Path, labels: Path) -> None:
 def _size(path: Path, upright: bool) -> tuple[int, int]:
     try:
         if upright:
-            return size_of(path.read_bytes())
+            return size_of(path)
         with open_header(path) as image:
             return image.size
     except MissingDependencyError:

@@ -135,11 +135,15 @@ def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image
 
 def without_texts(stream: Stream) -> io.BytesIO | None:
     """Return a PNG file without its ICC profile and texts, except EXIF and XMP data; None for other formats."""
-    content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
+    content = _content(stream)
     if not content.startswith(_PNG):
         return None
     needed = (chunk for kind, chunk in _chunks(content) if kind not in _TEXTS or _holds_orientation(kind, chunk[8:-4]))
     return io.BytesIO(_PNG + b"".join(needed))
+
+
+def _content(stream: Stream) -> bytes:
+    return stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
 
 
 def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -174,17 +178,19 @@ def orientation(image: Image.Image) -> int:
         return 1
 
 
-def size_of(content: bytes, formats: tuple[str, ...] | None = None) -> tuple[int, int]:
-    """Return width and height of an image file after upright(), without reading its pixels.
+def size_of(image_file: bytes | Path, formats: tuple[str, ...] | None = None) -> tuple[int, int]:
+    """Return width and height of an image file after upright(), without decoding its pixels.
 
     Args:
+        image_file: its content, or its path, from which only PNG files are read as a whole.
         formats: see open_header().
     """
-    with open_header(io.BytesIO(content), formats) as image:
+    stream = image_file if isinstance(image_file, Path) else io.BytesIO(image_file)
+    with open_header(stream, formats) as image:
         width, height = image.size
         if image.format == "TIFF" and (tag(image, _WIDTH), tag(image, _HEIGHT)) != (width, height):
             return width, height  # newer versions of Pillow turn TIFF files themselves
-        turn = png_turn(content) if image.format == "PNG" else orientation(image)
+        turn = png_turn(_content(stream)) if image.format == "PNG" else orientation(image)
     return (height, width) if turn in TURNED else (width, height)
 
 

@@ -107,6 +107,17 @@ def test_the_orientation_of_a_photograph_is_followed(folder):
     assert (sample.image.size, sample.labels.shape) == ((30, 20), (20, 30))
 
 
+def test_photographs_are_not_read_before_the_measurement(folder, monkeypatch):
+    read = Path.read_bytes
+
+    def read_png(path: Path) -> bytes:
+        assert path.suffix == ".png"  # its orientation may follow its pixels
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_png)
+    assert len(open_folder(folder)) == 3
+
+
 @pytest.mark.parametrize("second", ["a.tif", "a_labels.tif", "labels/a.png"])
 def test_folders_without_pairs_and_two_files_for_one_image_are_refused(tmp_path, second):
     with pytest.raises(InputError, match=r"contains no image with a label mask: expected NAME\.jpg"):

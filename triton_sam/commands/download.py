@@ -28,16 +28,15 @@ def is_published(family: str, size: str | None) -> bool:
 def run_onnx(args: argparse.Namespace, precision: str) -> int:
     """Download a family's published ONNX models into the model repository and print their paths."""
     from ..download.hub import Hub, download_onnx
-    from ..export.repair import add_missing_guards
+    from ..export.repair import guarded
 
     if getattr(args, "directory", None) is not None:
         raise ConfigurationError("--directory is for checkpoints: the published ONNX files go to --model-repository")
     family, hub = get_family(args.family), Hub(args.mirror, not args.quiet)
     name = getattr(args, "name", None) or None
     repository = _options.repository(args, writes=True)
-    graphs = download_onnx(family, repository, precision=precision, name=name, hub=hub).values()
-    add_missing_guards(repository, graphs)
-    for path in graphs:
+    graphs = download_onnx(family, repository, precision=precision, name=name, hub=hub, guard=guarded)
+    for path in graphs.values():
         print(path)
     for warning in write_programs(repository, family, name, video=False):
         _options.say(args, warning)

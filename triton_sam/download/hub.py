@@ -35,6 +35,7 @@ _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """The error numbers that only the file system raises, not the network."""
 
 Result = TypeVar("Result")
+Guard = Callable[[Path, Path], Path]
 
 
 @dataclass(frozen=True)
@@ -108,16 +109,23 @@ class Hub:
 
 
 def download_onnx(
-    family: Family, repository: Path, *, hub: Hub, precision: str = "fp32", name: str | None = None
+    family: Family,
+    repository: Path,
+    *,
+    hub: Hub,
+    precision: str = "fp32",
+    name: str | None = None,
+    guard: Guard = lambda graph, _: graph,
 ) -> dict[str, Path]:
     """Download a family's published ONNX models into a model repository, under the names that Triton expects.
 
     At every precision, a graph gets the file name in its config.pbtxt. Its external data keeps the file name in the
-    graph. All models appear at once, or none does. The next call after a failure uses the received data, and does not
-    download installed files again.
+    graph. All models appear at once, or none does. The next call after a failure uses the received data. Installed
+    files are not downloaded again, except graphs that ``guard`` has changed.
 
     Args:
         name: name of the variant; the models are `<name>_encoder` and `<name>_decoder`. None: the family's name.
+        guard: takes a downloaded graph and a folder, and returns the graph to install, which may be a new file there.
 
     Returns:
         Path of each graph in the model repository, by role.
@@ -137,7 +145,7 @@ def download_onnx(
         folder = repository / family.model_name(spec.role, variant)
         part_folders.append(folder / f".download-{precision}")
         published = f"onnx/{Path(spec.filename).stem}{files.precisions[precision]}.onnx"
-        moves += _fetch_model(partial(hub.fetch, files.onnx), published, spec.filename, folder, part_folders[-1])
+        moves += _fetch_model(partial(hub.fetch, files.onnx), published, spec.filename, folder, part_folders[-1], guard)
         graphs[spec.role] = folder / str(_VERSION) / spec.filename
     install(moves, repository)
     for part_folder in part_folders:
@@ -163,7 +171,7 @@ def _check_words(family: Family, repository: Path, variant: str) -> None:
 
 
 def _fetch_model(
-    fetch: Callable[..., Path], published: str, name: str, folder: Path, part_folder: Path
+    fetch: Callable[..., Path], published: str, name: str, folder: Path, part_folder: Path, guard: Guard
 ) -> list[tuple[Path, Path]]:
     """Download the missing files of one model to ``part_folder``; return the moves for install()."""
     version = folder / str(_VERSION)
@@ -171,8 +179,8 @@ def _fetch_model(
     data = f"{Path(published).name}_data"
     if data.encode() in files[0].read_bytes():
         files.append(fetch(f"{published}_data", part_folder / data, installed=version / data))
-    moves = [(file, version / file.name) for file in files]
     text = _config(files[0], folder)
+    moves = [(guard(files[0], part_folder), version / name), *((file, version / file.name) for file in files[1:])]
     if text is not None:
         part_folder.mkdir(exist_ok=True)  # it does not exist if nothing was downloaded
         write_flushed(part_folder / CONFIG_NAME, text)

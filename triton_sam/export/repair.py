@@ -6,7 +6,6 @@ This needs the onnx package, but neither torch nor the checkpoint. The weights a
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 
 from .._common.extras import missing
@@ -16,7 +15,7 @@ from ..families.registry import spec_of
 from ..repository.folder import unguarded_graphs
 from ..repository.hashes import check_file
 from ..repository.install import EXTERNAL_DATA_ENDINGS, install, staging
-from ..repository.onnx_header import GUARD, GUARD_KEY
+from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 
 try:
     import onnx
@@ -26,13 +25,13 @@ except ImportError as error:
     raise missing("repairing needs", "local", error) from error
 
 
-def add_missing_guards(repository: Path, only: Collection[Path] | None = None) -> list[Path]:
-    """Add the guard to every unguarded graph of a model repository, or to some; all graphs change, or none does.
+def add_missing_guards(repository: Path) -> list[Path]:
+    """Add the guard to every unguarded graph of a model repository; all graphs change, or none does.
 
     Returns:
         The changed ONNX files.
     """
-    changed = [path for path in unguarded_graphs(repository) if only is None or path in only]
+    changed = unguarded_graphs(repository)
     moves: list[tuple[Path, Path]] = []
     if not changed:
         return []
@@ -49,6 +48,16 @@ def add_missing_guards(repository: Path, only: Collection[Path] | None = None) -
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
     return changed
+
+
+def guarded(path: Path, folder: Path) -> Path:
+    """Return a graph with the guard: the file itself, or a new file in a folder."""
+    if GUARD_KEY in read_metadata(path):
+        return path
+    folder.mkdir(exist_ok=True)
+    finished = folder / f"guarded-{path.name}"
+    _write_guarded(path, finished)
+    return finished
 
 
 def _write_guarded(path: Path, finished: Path) -> None:

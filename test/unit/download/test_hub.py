@@ -29,6 +29,7 @@ from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  
 from triton_sam.families.sam3 import SAM3  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.folder import list_models, unguarded_graphs  # noqa: E402
+from triton_sam.repository.install import install  # noqa: E402
 
 
 @pytest.fixture
@@ -265,6 +266,16 @@ def test_published_files_do_not_replace_the_encoder_of_words(fake, tmp_path, cap
     assert (fetched(fake), snapshot(tmp_path)) == ([], before)
     assert main(["setup", "sam3", "--name", "sam3_clicks", *mirror, *repository]) == 0
     assert before < snapshot(tmp_path)
+
+
+def test_a_graph_is_not_installed_without_the_guard(fake, tmp_path, monkeypatch):
+    def install_guarded(moves, repository):
+        install(moves, repository)
+        assert unguarded_graphs(repository) == []
+
+    monkeypatch.setattr(hub_module, "install", install_guarded)
+    for _ in range(2):
+        assert main(["download", "sam3", "--mirror", fake.url, "--model-repository", str(tmp_path), "-q"]) == 0
 
 
 def test_command(fake, tmp_path, capsys):

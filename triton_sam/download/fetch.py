@@ -42,7 +42,7 @@ class _Job:
     """One file to download, with its options.
 
     Args:
-        source: the hash of the URL, without its query, of a file without a published hash; "" for other files.
+        source: the hash of the URL of a file without a published hash; "" for other files.
     """
 
     path: Path
@@ -113,7 +113,7 @@ def fetch(
         ``path``, or ``installed`` if the correct file is there.
     """
     _new_hash(digest)  # before the download
-    source = "" if digest else hashlib.sha256(urls[0].partition("?")[0].encode()).hexdigest()
+    source = "" if digest else hashlib.sha256(urls[0].encode()).hexdigest()
     job = _Job(path, size, digest, progress, retries, timeout, source, dict(headers or {}), advice)
     try:
         for place in filter(None, (path, installed)):

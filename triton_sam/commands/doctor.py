@@ -28,7 +28,7 @@ from ..repository.folder import list_models, unguarded_graphs, writable_reposito
 from ..repository.selection import read_repository, setup_arguments, unloadable
 from ..sessions.configs import complete_repository, graphs_without_config, lacking_programs
 from ..transport import probe
-from ..transport.failures import START_ADVICE
+from ..transport.failures import NOT_AVAILABLE, REFUSES_ACCESS, START_ADVICE
 from ..transport.triton import Transport
 from ..transport.url import ServerUrl, parse_url, usual_metrics_url
 from . import _options
@@ -277,9 +277,9 @@ def _mend_server(url: ServerUrl, error: SamError) -> str | None:
     if str(error).endswith(START_ADVICE):
         start = "on its host: docker compose up -d, or triton-sam serve --host 0.0.0.0"
         return "triton-sam serve" if _is_here(url) else start
-    if "refuses access" in str(error):
+    if REFUSES_ACCESS in str(error):
         return f"TRITON_TOKEN=TOKEN triton-sam doctor --url {url}"
-    if "is not available" in str(error):
+    if NOT_AVAILABLE in str(error):
         return "on its host: docker compose ps, docker compose logs triton"
     return None
 

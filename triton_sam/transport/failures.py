@@ -29,6 +29,9 @@ ADVICE = "give Triton's port of HTTP (8000) or gRPC (8001)"
 """The end of an error about a wrong port; commands add no further hint to it."""
 START_ADVICE = ": start a server with `triton-sam serve` or `docker compose up`, or give the URL of a running one"
 """The end of an error about a server that does not answer; commands that give other advice remove it."""
+REFUSES_ACCESS = "refuses access"
+NOT_AVAILABLE = "is not available"
+"""Parts of messages by which `doctor` chooses its advice."""
 _START_WITH_ADMIN = "start it with `triton-sam serve --admin`, or its container with TRITON_SAM_ADMIN=1"
 RETRY_PAUSE = 0.2
 """Seconds before the first retry of a call. The pause doubles with each further retry."""
@@ -176,7 +179,7 @@ def _of_status(status: str, url: ServerUrl, words: str) -> SamError | None:
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
         return _unavailable(url, words)
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
-        return InferenceError(f"{url} refuses access: {words}")
+        return InferenceError(f"{url} {REFUSES_ACCESS}: {words}")
     if status in ("RESOURCE_EXHAUSTED", "413"):
         return InferenceError(f"{url} takes no request of that size: {words}")
     if status == "405" or (status == "404" and words in ("Not Found", "HTTP status 404")):  # of a path, not of a model
@@ -214,7 +217,7 @@ def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
         return _tls_failed(url, untrusted[1])
     if triton_texts.NOT_CONNECTED.search(words) and "handshake" not in words.lower():
         return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
-    return ServerUnreachableError(f"{url} is not available: {words}")
+    return ServerUnreachableError(f"{url} {NOT_AVAILABLE}: {words}")
 
 
 class Attempts:

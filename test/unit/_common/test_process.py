@@ -1,4 +1,4 @@
-"""What all programs use: for missing packages, signals, printed and written texts, and the memory of ONNX Runtime."""
+"""Tests of small helpers: finding packages, signals, printing and writing texts, and ONNX Runtime's memory."""
 
 import io
 import json

@@ -146,10 +146,9 @@ class _Guard:
         enough = self._add("GreaterOrEqual", [own, self._constant("minima", minima)], "enough")
         right = self._add("And", [fits, enough], "right")
         counted = self._add("Cast", [right], "counted", to=TensorProto.INT64)
-        axis = (
-            [self._constant("axis", [0])] if self.opset >= _AXES_AS_INPUT else []
-        )  # else all axes, of which it has one
-        fewest = self._add("ReduceMin", [counted, *axis], "fewest", keepdims=0)
+        # Without axes, ReduceMin reduces all of them; there is one.
+        axes = [self._constant("axis", [0])] if self.opset >= _AXES_AS_INPUT else []
+        fewest = self._add("ReduceMin", [counted, *axes], "fewest", keepdims=0)
         return self._add("Cast", [fewest], "verdict", to=TensorProto.BOOL)
 
     def _choices(self, tensor: Tensor, axis: int) -> Sequence[int | str]:

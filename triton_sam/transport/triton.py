@@ -37,7 +37,8 @@ class Transport:
         timeout: seconds that one call may take, including its retries and the pauses before them.
         retries: maximum number of retries within the timeout if the connection cannot be made or breaks. If the model
             has answered before, calls that find no server are retried for 30 s, because the server may be restarting.
-            Calls with side effects on the server, and calls that reached the timeout, are never retried.
+            A call whose answer lacks an output is retried once. Calls with side effects on the server, and calls that
+            reached the timeout, are never retried.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
         busy: what to do when the server rejects a call because its queue is full. "raise" a ServerBusyError at once,
@@ -90,12 +91,14 @@ class Transport:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        with span(f"infer {model}", {"triton_sam.model": model}, is_request=True) as headers:
-            arrays = self._call(partial(self._client.infer, model, inputs, outputs), model, headers=headers)
-        for name in outputs:
-            if name not in arrays:
-                raise InferenceError(f"{model} sent no output {name!r}")
-        return arrays
+        with self.one_call(), span(f"infer {model}", {"triton_sam.model": model}, is_request=True) as headers:
+            ask = partial(self._client.infer, model, inputs, outputs)
+            for _ in range(1 + min(self._retries, 1)):  # under load, Triton 24.10 leaves out an output now and then
+                arrays = self._call(ask, model, headers=headers)
+                missing = [name for name in outputs if name not in arrays]
+                if not missing:
+                    return arrays
+        raise InferenceError(f"{model} sent no output {missing[0]!r}")
 
     def is_ready(self) -> bool:
         """Return whether the server answers and reports that it is ready."""

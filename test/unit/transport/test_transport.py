@@ -6,13 +6,16 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
-from support.socket_server import Server, always, reads_nothing, refusing_port, response
+from support.socket_server import Server, always, reads_nothing, refusing_port, response, tensors
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
@@ -20,6 +23,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
 from triton_sam.transport.failures import ADVICE
+from triton_sam.transport.timed_sockets import Call
 from triton_sam.transport.triton import map_error
 from triton_sam.transport.url import parse_url
 
@@ -183,6 +187,58 @@ def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(scheme, servi
     assert Transport(parse_url(url)).ready_models()
     with SpeculativeSAM2Client(url) as client:
         client.set_image(bundled("test/images") / "shapes.jpg")
+
+
+@contextmanager
+def http_server(answers):
+    def serve(server, connection):
+        while server.read(connection):
+            outputs = answers.pop(0)
+            described = {"datatype": "UINT8", "shape": [1], "parameters": {"binary_data_size": 1}}
+            connection.sendall(tensors(*({"name": name, **described} for name in outputs), data=b"a" * len(outputs)))
+
+    with Server(serve) as server:
+        yield server.url
+
+
+@contextmanager
+def grpc_server(answers):
+    class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+        def ModelInfer(self, request, context):  # noqa: N802 - gRPC's name
+            outputs = answers.pop(0)
+            described = [{"name": name, "datatype": "UINT8", "shape": [1]} for name in outputs]
+            return service_pb2.ModelInferResponse(outputs=described, raw_output_contents=[b"a"] * len(outputs))
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"grpc://127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize("serve", [http_server, grpc_server])
+@pytest.mark.parametrize(
+    ("answers", "retries", "attempts"),
+    [(["y", "yz"], 5, 2), (["y", "y"], 5, 2), (["y"], 0, 1)],
+)
+def test_an_answer_that_lacks_an_output_is_requested_once_more(serve, answers, retries, attempts, monkeypatch):
+    ends, is_complete = [], answers[-1] == "yz"
+
+    def counted(end, headers):
+        ends.append(end)
+        return Call(end, headers)
+
+    monkeypatch.setattr("triton_sam.transport.triton.Call", counted)
+    with serve(list(answers)) as url:
+        transport = Transport(parse_url(url), retries=retries)
+        if is_complete:
+            assert transport.infer("model", INPUT, ["y", "z"]).keys() == {"y", "z"}
+        else:
+            with pytest.raises(InferenceError, match=r"^model sent no output 'z'$"):
+                transport.infer("model", INPUT, ["y", "z"])
+        transport.close()
+    assert ends == attempts * ends[:1]  # all attempts share one deadline
 
 
 WITH_PATH = r" \(HTTP status 404\): leave the path /sam out, unless a proxy in front of Triton adds it"

@@ -91,10 +91,11 @@ class Transport:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        with self.one_call(), span(f"infer {model}", {"triton_sam.model": model}, is_request=True) as headers:
+        end = time.monotonic() + self._timeout
+        with span(f"infer {model}", {"triton_sam.model": model}, is_request=True) as headers:
             ask = partial(self._client.infer, model, inputs, outputs)
             for _ in range(1 + min(self._retries, 1)):  # under load, Triton 24.10 leaves out an output now and then
-                arrays = self._call(ask, model, headers=headers)
+                arrays = self._call(ask, model, headers=headers, end=end)
                 missing = [name for name in outputs if name not in arrays]
                 if not missing:
                     return arrays
@@ -163,8 +164,9 @@ class Transport:
         model: str | None,
         retries: int | None = None,
         headers: Mapping[str, str] | None = None,
+        end: float | None = None,
     ) -> Result:
-        end = getattr(self._ends, "end", None) or time.monotonic() + self._timeout
+        end = getattr(self._ends, "end", None) or end or time.monotonic() + self._timeout
         attempts: Attempts | None = None
         while True:
             call = Call(end, headers)

@@ -30,15 +30,20 @@ class Server:
         self.ended = threading.Event()
         self._serve, self._context = serve, context
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._is_closing = False
         scheme, host = ("http", "127.0.0.1") if context is None else ("https", "localhost")
         self.url = f"{scheme}://{host}:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         """End all threads before closing the connections: a thread would use the next file with the same number."""
+        self._is_closing = True
+        with contextlib.suppress(OSError), socket.create_connection(self._listener.getsockname(), 10):
+            self._acceptor.join()  # the connection ends its accept(), on every system
         self._listener.close()
         self.ended.set()
         for connection in self.connections:
@@ -53,6 +58,9 @@ class Server:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                if self._is_closing:
+                    connection.close()
+                    return
                 self.connections.append(connection)
                 self._threads.append(threading.Thread(target=self._run, args=(connection,), daemon=True))
                 self._threads[-1].start()

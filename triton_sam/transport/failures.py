@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import socket
 import ssl
 import time
 from http.client import BadStatusLine, RemoteDisconnected
@@ -102,15 +101,7 @@ def cannot_have_run(error: BaseException, meant: SamError) -> bool:
     if isinstance(error, InferenceServerException):
         message = str(error.message() or "")
         return bool(triton_texts.NOT_CONNECTED.search(message) or triton_texts.SERVER_ENDS.search(message))
-    made_no_connection = type(error.__cause__).__name__ == "NewConnectionError"  # of urllib3, which is imported late
-    return made_no_connection or isinstance(error, (ConnectionRefusedError, socket.gaierror))
-
-
-def process_is_gone(error: BaseException) -> bool:
-    """Return whether Triton answered that the process of a model has ended."""
-    if not isinstance(error, InferenceServerException):
-        return False
-    return triton_texts.PROCESS_IS_GONE.search(str(error.message() or "")) is not None
+    return type(error.__cause__).__name__ == "NewConnectionError"  # of urllib3, which is imported late
 
 
 def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
@@ -265,7 +256,7 @@ class Attempts:
         is_patient = is_patient or (self._waits_if_busy and isinstance(meant, ServerBusyError))
         may_repeat = isinstance(meant, ServerUnreachableError) and self._left > 0
         pause = spread(self._pause) if is_patient or may_repeat else math.inf
-        if may_repeat and self._may_wait and process_is_gone(error):
+        if may_repeat and self._may_wait and triton_texts.PROCESS_IS_GONE.search(str(error)):
             pause = max(pause, spread(self._pause_for_dead_process))
             self._pause_for_dead_process *= 4
         if pause >= seconds_left:

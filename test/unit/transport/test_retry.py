@@ -4,7 +4,7 @@ import time
 
 import pytest
 from tritonclient.utils import InferenceServerException
-from urllib3.exceptions import ProtocolError
+from urllib3.exceptions import NewConnectionError, ProtocolError
 
 from triton_sam.errors import (
     InferenceError,
@@ -63,8 +63,14 @@ def over_http(error):
     return error, map_error(error, parse_url("http://host"), "sam2")
 
 
+def not_connected(error):
+    error.__cause__ = NewConnectionError(None, "as from connections of KServeClient")
+    return over_http(error)
+
+
 NOBODY_THERE = [
-    over_http(ConnectionRefusedError("refused")),
+    not_connected(ConnectionRefusedError("refused")),
+    not_connected(OSError("no route to host")),
     triton_says("failed to connect to all addresses; last error: UNKNOWN: Connection refused"),
     triton_says("Request for unknown model: 'sam2' has no available versions"),
     triton_says("Server is stopping, scheduler for model has stopped accepting new inference requests"),
@@ -150,7 +156,8 @@ def test_a_busy_server_is_waited_for_only_on_request():
         ("401", "refuses access: HTTP status 401"),
         ("413", "takes no request of that size: HTTP status 413"),
         ("502", "is not available: HTTP status 502"),
-        ("404", "does not answer like a Triton server"),
+        ("404", "does not answer like a Triton server (HTTP status 404)"),
+        ("500", "does not answer like a Triton server (HTTP status 500)"),
     ],
 )
 def test_a_foreign_page_of_a_proxy_is_told_by_its_status(status, words):

@@ -22,7 +22,7 @@ from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
-from triton_sam.transport.failures import ADVICE
+from triton_sam.transport.failures import ADVICE, RETRY_PAUSE
 from triton_sam.transport.timed_sockets import Call
 from triton_sam.transport.triton import map_error
 from triton_sam.transport.url import parse_url
@@ -161,10 +161,11 @@ def test_a_call_whose_server_is_gone_says_so_before_its_timeout(monkeypatch):
     for module in ("triton", "timed_sockets", "failures"):  # not for threads of other modules
         monkeypatch.setattr(f"triton_sam.transport.{module}.time", frozen)
     with refusing_port() as port:
-        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), timeout=1.0)
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), timeout=1.0, retries=1)
         transport._answered.add("model")  # so that refused connections are waited for
         with pytest.raises(ServerUnreachableError, match="nothing answers"):
             transport.infer("model", INPUT, ["out"])
+        assert clock[0] > 1000 + RETRY_PAUSE  # more than one pause
         transport.close()
 
 

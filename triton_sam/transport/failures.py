@@ -173,7 +173,7 @@ def _of_status(status: str, url: ServerUrl, words: str) -> SamError | None:
         return InferenceError(f"{url} {REFUSES_ACCESS}: {words}")
     if status in ("RESOURCE_EXHAUSTED", "413"):
         return InferenceError(f"{url} takes no request of that size: {words}")
-    if status == "405" or (status == "404" and words in ("Not Found", "HTTP status 404")):  # of a path, not of a model
+    if status == "404" and words == "Not Found":  # of a path, not of a model
         return _no_triton(url, status)
     return None
 
@@ -251,7 +251,7 @@ class Attempts:
         if meant is None:
             raise error
         if self._patient_until is None:
-            self._patient_until = time.monotonic() + (RESTART_SECONDS if self._may_wait else 0.0)
+            self._patient_until = time.monotonic() + RESTART_SECONDS
         is_patient = self._may_wait and time.monotonic() < self._patient_until and cannot_have_run(error, meant)
         is_patient = is_patient or (self._waits_if_busy and isinstance(meant, ServerBusyError))
         may_repeat = isinstance(meant, ServerUnreachableError) and self._left > 0

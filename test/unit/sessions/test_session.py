@@ -85,15 +85,17 @@ POINT = [[3, 4]]
 
 
 def test_the_mask_of_a_prompt_in_json_is_that_of_the_client():
-    cleanup = Cleanup(max_sprinkle_area=9, keep_clicked=True)
-    prompt = {"points": POINT, "cleanup": cleanup.to_json()}
+    box, cleanup = [3, 4, 9, 9], Cleanup(clip_to_box=True)
+    prompt = {"points": POINT, "boxes": [box], "cleanup": cleanup.to_json()}
     with ImageServer() as server, SAM2TritonClient(server.url) as client:
         client.set_image(image_file())
-        (expected,) = client.segment(POINT, cleanup=cleanup)
+        (expected,) = client.segment(POINT, box=box, cleanup=cleanup)
+        (whole,) = client.segment(POINT)
         inputs = {"image_b64": text(base64.b64encode(image_file())), "prompt_json": text(json.dumps(prompt).encode())}
         reply = server.program._model.answer(inputs)
     content = base64.b64decode(json.loads(reply.tensors["result_json"][0])["mask"]["data"])
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) > 0, expected.mask)
+    assert 0 < expected.mask.sum() < whole.mask.sum()
 
 
 @pytest.mark.parametrize(

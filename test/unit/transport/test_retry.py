@@ -153,12 +153,22 @@ def test_a_busy_server_is_waited_for_only_on_request():
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ("401", "refuses access: HTTP status 401"),
-        ("413", "takes no request of that size: HTTP status 413"),
-        ("502", "is not available: HTTP status 502"),
-        ("404", "does not answer like a Triton server (HTTP status 404)"),
-        ("500", "does not answer like a Triton server (HTTP status 500)"),
+        (401, "refuses access: HTTP status 401"),
+        (403, "refuses access: HTTP status 403"),
+        (413, "takes no request of that size: HTTP status 413"),
+        (502, "is not available: HTTP status 502"),
+        (503, "is not available: HTTP status 503"),
+        (504, "is not available: HTTP status 504"),
+        (404, "does not answer like a Triton server (HTTP status 404)"),
+        (405, "does not answer like a Triton server (HTTP status 405): give Triton's port"),
+        (500, "does not answer like a Triton server (HTTP status 500)"),
+        ("UNAUTHENTICATED", "refuses access: words of a proxy"),
+        ("PERMISSION_DENIED", "refuses access: words of a proxy"),
+        ("RESOURCE_EXHAUSTED", "takes no request of that size: words of a proxy"),
+        ("CANCELLED", "is not available: words of a proxy"),
     ],
 )
-def test_a_foreign_page_of_a_proxy_is_told_by_its_status(status, words):
-    assert words in str(map_error(ForeignAnswerError(int(status)), parse_url("https://host"), "sam2"))
+def test_a_refusal_of_a_proxy_is_told_by_its_status(status, words):
+    foreign = isinstance(status, int)
+    error = ForeignAnswerError(status) if foreign else InferenceServerException("words of a proxy", status)
+    assert f"https://host:443 {words}" in str(map_error(error, parse_url("https://host"), "sam2"))

@@ -40,7 +40,7 @@ _TEXTS_BYTES = 64 << 20
 """Size of the cache of text features: about 2,000 texts."""
 _CLICKED_IMAGES = 4
 """Maximum number of images whose states of the backbone stay in the cache, each as large as the embeddings. Together
-they take at most a quarter of the cache."""
+they take at most a quarter of the cache; states larger than that do not stay."""
 _PIXELS = "concept_pixel_values"
 """The input of the encoder of concepts in earlier exports, which has a backbone of its own."""
 _MAX_LOGITS = 1024
@@ -323,12 +323,14 @@ class ConceptSearch:
     def _encode_and_keep(self, image_id: str, content: bytes, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
         """Return the embeddings of an image, and put the states of the backbone into the cache."""
         size, outputs = self._images.encode_file(content, self._encode_states, reply)
-        states = {BACKBONE_STATES: outputs[BACKBONE_STATES]}
-        held, cache = self._images.put(image_id + _STATES_KEY, size, states, reply), self._images.cache
-        most = min(_CLICKED_IMAGES, cache.limit // (4 * held.nbytes))
-        kept = [each.image_id for each in cache.values() if each.image_id.endswith(_STATES_KEY)]
-        for key in kept[: max(0, len(kept) - most)]:
-            cache.remove(key)
+        states, cache = outputs[BACKBONE_STATES], self._images.cache
+        nbytes = states.nbytes if isinstance(states, np.ndarray) else 4 * math.prod(states.shape())
+        most = min(_CLICKED_IMAGES, cache.limit // (4 * nbytes))
+        if most:
+            kept = [each.image_id for each in cache.values() if each.image_id.endswith(_STATES_KEY)]
+            for key in kept[: max(0, len(kept) + 1 - most)]:
+                cache.remove(key)
+            self._images.put(image_id + _STATES_KEY, size, {BACKBONE_STATES: states}, reply)
         return size, self._family.embeddings(outputs)
 
     def _finish(self, states: HeldImage, reply: Reply) -> tuple[Size, Mapping[str, Any]]:

@@ -195,6 +195,19 @@ def test_states_take_at_most_a_quarter_of_a_small_cache(one_pass, monkeypatch) -
     assert len(cache) == 2 + 6
 
 
+@pytest.mark.parametrize("floats", [24, 60])
+def test_states_that_their_part_of_the_cache_cannot_hold_evict_nothing(one_pass, monkeypatch, floats) -> None:
+    """The larger ones do not fit the whole cache."""
+    compute, cache = one_pass.triton._compute, one_pass.program._model.images.cache
+    large = {"backbone_states": np.zeros(floats, np.float32)}
+    monkeypatch.setattr(one_pass.triton, "_compute", lambda *call: {**compute(*call), **large})
+    cache.limit = 4 * 48
+    with client_of(one_pass) as client:
+        for shade in range(4):
+            client.set_image(np.full((20, 20, 3), shade, np.uint8))
+    assert ["+" in each.image_id for each in cache.values()] == [False] * 4
+
+
 def test_images_that_words_search_keep_their_embeddings_longer_than_their_feature_maps(concept_server) -> None:
     with client_of(concept_server) as client:
         client.find("cat", image=IMAGE)

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from support.conditions import PATIENCE, wait_until
 from support.running_service import problem, running_service, service_without_triton
 
 from triton_sam.service import engine as engine_module
+from triton_sam.service.adapters.bridge import Bridge
 from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
 from triton_sam.service.cancellation import CancellableRequests
@@ -260,6 +262,27 @@ async def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
     workers.close()
     with pytest.raises(Problem, match="stops"):
         await workers.run(1, fetch, compute(3))
+
+
+@pytest.mark.anyio
+async def test_callers_take_turns_with_the_masks_of_other_tools():
+    workers, started, converted = Workers(40_000_000, Metrics()), threading.Event(), []
+    free = threading.Event()
+    bridge = Bridge(SimpleNamespace(budgets=SimpleNamespace(workers=workers)), None, None, None)
+
+    def convert(name):
+        converted.append(name)
+        started.set()
+        free.wait(PATIENCE)
+
+    many = asyncio.create_task(bridge.in_thread((3000, 2000), ["many 1", "many 2"], convert))
+    await asyncio.to_thread(started.wait, PATIENCE)
+    one = asyncio.create_task(bridge.in_thread((3000, 2000), ["one"], convert))
+    await asyncio.sleep(0)
+    free.set()
+    await asyncio.gather(many, one)
+    workers.close()
+    assert converted == ["many 1", "one", "many 2"]
 
 
 @pytest.mark.anyio

@@ -59,10 +59,11 @@ def with_stems(
     for record in records():
         name = PurePosixPath(_inside(record.name))
         stem = str(name if keeps_suffix else name.with_suffix(""))
-        if taken.setdefault(stem, record.name) != record.name:
+        if stem in taken:
             why = f"{taken[stem]} has the same file {stem}: rename one of them, or use another --format"
             left.append(Skipped(record.name, "image", why))
         elif not _is_too_long(stem, record, left):
+            taken[stem] = record.name
             yield stem, record
 
 

@@ -249,8 +249,9 @@ def _filled(rings: Sequence[FloatPoints], size: Size) -> Iterator[tuple[slice, s
     for begin in range(top, bottom, step):
         end = min(begin + step, bottom)
         upper, lower = np.clip(first, begin, end), np.clip(last, begin, end)
-        edges = np.repeat(np.arange(len(starts)), lower - upper)
-        rows = upper[edges] + np.arange(len(edges)) - np.searchsorted(edges, edges)
+        counts = lower - upper
+        edges = np.repeat(np.arange(len(starts)), counts)
+        rows = np.arange(len(edges)) - (np.cumsum(counts) - counts - upper)[edges]
         (x1, y1), (x2, y2) = starts[edges].T, ends[edges].T
         x = x1 + (x2 - x1) * ((rows + 0.5 - y1) / (y2 - y1))
         columns = np.clip(_first_centre(x, right) - left, 0, width)

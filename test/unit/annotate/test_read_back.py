@@ -306,11 +306,19 @@ def test_an_empty_mask_is_listed_and_counted_and_a_score_is_a_number():
 WITH_FILES = [name for name in IMAGES if name not in ("coco", "coco-polygons", "parquet")]
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_FILES if name != "labels"])
-def test_of_two_images_with_one_file_the_second_is_left_out_and_listed(name, tmp_path):
-    records = [record_of([PARTS]), record_of([PIXEL], "in/a b.jpg")]
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [
+        (name, second)
+        for name in WITH_FILES
+        for second in ("in/a b.jpg", "in/a b.png")
+        if (name, second[-3:]) != ("labels", "jpg")
+    ],
+)
+def test_of_two_images_with_one_file_the_second_is_left_out_and_listed(name, second, tmp_path):
+    records = [record_of([PARTS]), record_of([PIXEL], second)]
     (left,) = WRITERS[name].write(tmp_path, lambda: records, CATEGORIES, trace_polygons)
-    assert (left.image, left.what) == ("in/a b.jpg", "image")
+    assert (left.image, left.what) == (second, "image")
     assert "in/a b.png has the same file in/a b" in left.why
     np.testing.assert_array_equal(IMAGES[name][0](tmp_path)[0], PARTS)
 

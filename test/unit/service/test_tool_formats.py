@@ -118,8 +118,10 @@ def test_a_brush_is_a_mask_and_a_point_in_each_stroke():
     [
         ("brushlabels", {}, "in `rle`"),
         ("brushlabels", {"rle": [1, 2]}, "rle: it ends too early"),
-        ("polygonlabels", {}, "3 to 8192 corners"),
-        ("polygonlabels", {"points": [[1, 2]] * 9000}, "3 to 8192 corners"),
+        ("polygonlabels", {}, "in `points`"),
+        ("polygonlabels", {"points": [[1, 2]] * 2}, "3 to 65536 corners, not 2"),
+        ("polygonlabels", {"points": [[1, 2]] * 70000}, "3 to 65536 corners, not 70000"),
+        ("polygonlabels", {"points": [[1, 0], [2, 100]] * 600}, "up and down more than 1024 times"),
         ("polygonlabels", {"points": [[1, 2], [3, 4], [5]]}, "a corner"),
         ("polygonlabels", {"points": [[1, 2], [3, 4], [5, float("nan")]]}, "a corner"),
         ("polygonlabels", {"points": [[1, 2], [3, 4], [5, {}]]}, "a corner"),
@@ -275,3 +277,9 @@ def test_a_labelling_setup_is_read_in_one_pass(monkeypatch):
     found = control_of(config)
     assert (found.name, found.image, found.key, found.labels) == ("mask", "photo", "image", ("Dog",))
     assert len(visits) <= 4
+
+
+def test_two_images_of_one_name_in_a_labelling_setup():
+    config = '<View><Image name="a" value="$x"/><Image name="a" value="$y"/><BrushLabels name="b" toName="a"/></View>'
+    with pytest.raises(Problem, match="two images of the labelling setup have the name 'a': rename one"):
+        control_of(config)

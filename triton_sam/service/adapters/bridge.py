@@ -20,7 +20,9 @@ from starlette.responses import Response
 from ...concepts.instances import Instance
 from ...everything.search import FoundMask
 from ...families.base import FloatArray, Size
-from ...masks.rle import mask_to_rle
+from ...masks.polygons import fill_polygons
+from ...masks.rings import FloatPoints
+from ...masks.rle import BoolArray, mask_to_rle
 from ...masks.segment import Segment
 from .. import answers
 from ..answers import JSON, to_json
@@ -35,6 +37,9 @@ from ..schemas import Prompt, RleMask, SegmentRequest
 from ..store import StoredImage, accept_image
 from ..videos.store import StoredVideo, Videos
 from ..videos.uploads import Upload
+
+MAX_CORNERS, MAX_CLIMBS = 1 << 16, 1024
+"""Maximum corners of a polygon, and heights of the image that its edges cross: the time to fill it grows with them."""
 
 Message = TypeVar("Message", bound=BaseModel)
 Item = TypeVar("Item")
@@ -281,8 +286,8 @@ class Bridge:
         return await self.instances(request, image, await self.words_pair(), texts, convert, **filters)
 
     async def in_thread(self, size: Size, items: Iterable[Item], convert: Callable[[Item], Result]) -> list[Result]:
-        """Convert masks of this width and height from or to the tool's form, one by one in a thread."""
-        return await self.engine.budgets.workers.map(2 * size[0] * size[1], convert, items)
+        """Convert masks of this width and height from or to the tool's form, each in its turn with other callers'."""
+        return [await self.engine.budgets.workers.call(2 * size[0] * size[1], convert, each) for each in items]
 
 
 def json_answer(content: Any) -> Response:
@@ -330,6 +335,16 @@ def _within(values: Sequence[float], size: Size, count: int) -> list[float]:
         what = "a point is x, y" if count == 2 else "a box is x1, y1, x2, y2"
         raise Problem(422, f"{what}, each a finite number")
     return [min(max(float(value), 0.0), float(size[place % 2])) for place, value in enumerate(values)]
+
+
+def filled_polygon(ring: FloatPoints, size: Size) -> BoolArray:
+    """Return the mask of a polygon that a user has drawn, x, y in pixels inside the image. This blocks."""
+    if not 3 <= len(ring) <= MAX_CORNERS:
+        raise Problem(422, f"a polygon needs 3 to {MAX_CORNERS} corners, not {len(ring)}")
+    climbs = np.abs(ring[:, 1] - np.roll(ring[:, 1], 1)).sum()
+    if climbs > MAX_CLIMBS * size[1]:
+        raise Problem(422, f"the edges of a polygon go up and down more than {MAX_CLIMBS} times: draw a simpler one")
+    return fill_polygons([ring], size)
 
 
 def decoded(text: str, name: str) -> bytes:

@@ -17,14 +17,14 @@ from pydantic import Field
 
 from ...families.base import Size
 from ...masks.boxes import mask_to_box
-from ...masks.polygons import fill_polygons, mask_to_polygons
+from ...masks.polygons import mask_to_polygons
 from ...masks.rle import BoolArray, mask_to_rle
 from ...tracks.records import MaskRecord
 from ..engine import Pair
 from ..problems import Problem
 from ..store import StoredImage
 from ..videos.sessions import unknown
-from .bridge import Bridge, Lenient, Target, json_answer
+from .bridge import Bridge, Lenient, Target, filled_polygon, json_answer
 
 MAX_SHAPES = 64
 """Maximum number of objects in one call."""
@@ -140,7 +140,7 @@ def drawn_of(shape: Typed, size: Size) -> dict[str, Any]:
         return {"points": Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"]}
     if shape.type == "polygon" and len(pairs) >= 3:
         inside = Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"]
-        return _filled(fill_polygons([inside], size), shape.type)
+        return _filled(filled_polygon(np.array(inside), size), shape.type)
     raise Problem(422, f"{len(points)} numbers do not make a {shape.type}")
 
 

@@ -181,14 +181,17 @@ def control_of(config: str) -> Control:
         tree = ElementTree.fromstring(config)  # noqa: S314 - expat limits the expansion of entities
     except ElementTree.ParseError:
         raise Problem(422, "the labelling setup is not valid XML") from None
-    images = {each.get("name"): each for each in tree.iter("Image")}
+    images: dict[str | None, ElementTree.Element] = {}
+    for image in tree.iter("Image"):
+        if images.setdefault(image.get("name"), image) is not image:
+            raise Problem(422, f"two images of the labelling setup have the name {image.get('name')!r:.60}: rename one")
     for tag, kind in CONTROLS.items():
         for element in tree.iter(tag):
-            image = images.get(element.get("toName"))
-            if image is not None:
+            shown = images.get(element.get("toName"))
+            if shown is not None:
                 labels = tuple(each.get("value", "") for each in element.iter("Label") if each.get("value"))
-                key = image.get("value", "").removeprefix("$")
-                return Control(element.get("name", ""), image.get("name", ""), kind, key, labels)
+                key = shown.get("value", "").removeprefix("$")
+                return Control(element.get("name", ""), shown.get("name", ""), kind, key, labels)
     raise Problem(422, f"the labelling setup needs {' or '.join(CONTROLS)} with toName of an Image")
 
 

@@ -20,18 +20,15 @@ from ...annotate.prompts import mask_logits
 from ...families.base import Family, Size
 from ...masks.boxes import mask_to_box
 from ...masks.cleanup import find_parts, innermost_points
-from ...masks.polygons import fill_polygons
 from ...masks.rle import BoolArray
 from ...wire.contract import MAX_OBJECTS
 from ..problems import Problem
-from .bridge import Lenient, Target
+from .bridge import Lenient, Target, filled_polygon
 from .brush_rle import decode_brush
 
 KEYPOINT, RECTANGLE, TEXT = "keypointlabels", "rectanglelabels", "textarea"
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
 MAX_NAME = 64
-MAX_CORNERS = 1 << 13
-"""Maximum corners of a polygon: the time to fill each row of the image grows with them."""
 MAX_STROKES = 8
 """Maximum connected parts of a brush that become points, the largest first."""
 
@@ -139,15 +136,15 @@ def _brush(value: Mapping[str, Any], size: Size) -> BoolArray:
 
 def _polygon(value: Mapping[str, Any], size: Size) -> BoolArray:
     corners = value.get("points")
-    if not isinstance(corners, list) or not 3 <= len(corners) <= MAX_CORNERS:
-        raise Problem(422, f"a polygon needs 3 to {MAX_CORNERS} corners in `points`")
+    if not isinstance(corners, list):
+        raise Problem(422, "a polygon needs its corners in `points`")
     try:
         ring = np.array(corners, np.float64)
     except (TypeError, ValueError, OverflowError):
         ring = np.empty(0)
     if ring.shape != (len(corners), 2) or not np.isfinite(ring).all():
         raise Problem(422, "a corner of a polygon is x, y, two numbers in percent")
-    return fill_polygons([np.clip(ring, 0, 100) * np.array(size) / 100], size)
+    return filled_polygon(np.clip(ring, 0, 100) * np.array(size) / 100, size)
 
 
 def _boxed(region: Region, size: Size) -> RequestedObject:

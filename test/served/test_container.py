@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,17 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 ONES = np.ones((1, 2), np.float32)
+WAITING_MODEL = """
+import time
+from pathlib import Path
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        Path({begun!r}).touch()
+        while not Path({wanted!r}).exists():
+            time.sleep(0.01)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", each.inputs()[0].as_numpy())]) for each in requests]
+"""
 
 
 class Container:
@@ -62,10 +74,10 @@ class Container:
         return float(eventually(lambda: self.ask(self.urls[0]), 90)[0, 0])
 
     @staticmethod
-    def ask(url: str) -> np.ndarray:
+    def ask(url: str, model: str = "scale") -> np.ndarray:
         transport = Transport(parse_url(url), retries=0)
         try:
-            return transport.infer("scale", {"x": ONES}, ["y"])["y"]
+            return transport.infer(model, {"x": ONES}, ["y"])["y"]
         finally:
             transport.close()
 
@@ -146,6 +158,24 @@ def test_a_container_heals_and_ends_in_time(start):
     assert time.monotonic() - began < 30
     assert all_gone(processes)
     assert not any(name.startswith(prefix) for name in segments())
+
+
+@pytest.mark.parametrize("protocol", [0, 1], ids=["http", "grpc"])
+def test_a_container_answers_running_requests_before_it_ends(start, tmp_path, protocol):
+    begun, wanted = tmp_path / "begun", tmp_path / "wanted"
+    program = WAITING_MODEL.format(begun=str(begun), wanted=str(wanted)).encode()
+    write_model(tmp_path / "models", "waiting", program, SCALE_CONFIG.replace("onnxruntime", "python"), "1/model.py")
+    container = start()
+    assert container.answer() == 2
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(container.ask, container.urls[protocol], "waiting")
+        wait_until(begun.exists)
+        container.process.send_signal(signal.SIGTERM)
+        sign = ("HTTP service connections", "live models and")[protocol]
+        wait_until(lambda: sign in container.log.read_text())
+        wanted.touch()
+        np.testing.assert_array_equal(answer.result(60), ONES)
+    assert container.process.wait(60) == 0
 
 
 def test_a_container_that_cannot_start_ends_with_the_status_of_tritonserver(start):

@@ -84,6 +84,7 @@ def _job(
         grace_seconds=GRACE_SECONDS,
         parent_pid=0,
         address=["127.0.0.1" if host == "0.0.0.0" else host, ports["http"]],  # noqa: S104 - compared, not bound
+        heal=True,
         facts={
             "repository": str(repository.absolute()),
             "links": "" if is_open else str(run_directory / LINKS),

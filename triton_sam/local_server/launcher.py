@@ -25,6 +25,7 @@ from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, 
 from triton_sam.local_server.probe import Probe, ServedModel, explain, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
 from triton_sam.local_server.settings import ServerSettings, completion_options, has_gpu, server_options
+from triton_sam.local_server.supervisor import Job
 from triton_sam.repository.config import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
 from triton_sam.repository.folder import RepositoryModel
 from triton_sam.repository.hashes import intact_models
@@ -171,23 +172,24 @@ class LocalServer:
             wanted = self._settings
             triton = prepare_triton(run_directory, _path(wanted.tritonserver), _path(wanted.backend_directory))
             log_path = (_path(wanted.log_file) or run_directory / "tritonserver.log").absolute()
-            self._run = SupervisedTriton(
-                self._command(triton, address, identity, folders, run_directory),
-                {**triton.environment, DECODER_IN_SESSION_VARIABLE: _who_decodes(wanted)},
-                run_directory=run_directory,
-                log_path=log_path,
+            job = Job(
+                command=self._command(triton, address, identity, folders, run_directory),
+                log_file=str(log_path),
+                run_directory=str(run_directory),
                 shm_prefix=shm_prefix(identity),
-                grace_seconds=self._settings.stop_timeout,
-                address=(reachable_host(address), self._ports["http"]),
-                heal=self._settings.heal,
+                grace_seconds=wanted.stop_timeout,
+                parent_pid=os.getpid(),
+                address=[reachable_host(address), self._ports["http"]],
+                heal=wanted.heal,
                 facts={
                     "repository": str(self.model_repository),
-                    "links": "" if self._settings.admin else str(run_directory / LINKS),
+                    "links": "" if wanted.admin else str(run_directory / LINKS),
                     "ports": {"http": self._ports["http"], "grpc": self._ports["grpc"]},
-                    "verify": self._settings.verify,
-                    "log": str(log_path),
+                    "verify": wanted.verify,
                 },
             )
+            environment = {**triton.environment, DECODER_IN_SESSION_VARIABLE: _who_decodes(wanted)}
+            self._run = SupervisedTriton(job, environment)
             self._run.learn_pid()
             self._wait_until_ready(self._run, identity, [folder.name for folder in folders])
         except BaseException:  # also after Ctrl-C during the start

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,44 +25,18 @@ SECONDS_BEYOND_GRACE = 10.0
 class SupervisedTriton:
     """A running tritonserver with its supervisor, its log and its temporary folder.
 
-    Args:
-        log_path: the file to which the output is appended. The output begins at the offset ``log_start``.
-        grace_seconds: seconds for which running requests may continue after stop().
-        heal: whether the supervisor restarts tritonserver when it or one of its models dies.
+    The output is appended to the job's log file. It begins at the offset ``log_start``.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        run_directory: Path,
-        log_path: Path,
-        shm_prefix: str,
-        grace_seconds: float,
-        address: tuple[str, int],
-        heal: bool = True,
-        facts: Mapping[str, object] | None = None,
-    ) -> None:
-        self.log_path = log_path
+    def __init__(self, job: supervisor.Job, environment: Mapping[str, str]) -> None:
+        self.log_path = Path(job.log_file)
         self._first_pid = 0
         self._final_state: dict[str, Any] | None = None
-        self._run_directory = run_directory
-        self._grace_seconds = grace_seconds
-        self._owner = os.getpid()
+        self._run_directory = Path(job.run_directory)
+        self._grace_seconds = job.grace_seconds
+        self._owner = job.parent_pid
         self.log_start = 0
         self._final_log: str | None = None
-        job = supervisor.Job(
-            command=list(command),
-            log_file=str(log_path),
-            run_directory=str(run_directory),
-            shm_prefix=shm_prefix,
-            grace_seconds=grace_seconds,
-            parent_pid=self._owner,
-            address=list(address),
-            heal=heal,
-            facts=dict(facts or {}),
-        )
         # Closing this pipe stops the supervisor. Other child processes do not inherit the pipe, so they do not keep
         # the server alive.
         reader, lifeline_end = os.pipe()

@@ -35,7 +35,7 @@ import subprocess
 import sys
 import time
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,12 @@ POLL_SECONDS = 0.25
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 # Triton logs the first when it begins to answer: an end before that is a failed start, and an end after it a crash. It
-# logs the second after it has answered the last request. Its next steps (unloading models, joining threads) take 3 to
-# 5 s and free only resources that the end of the processes also frees.
+# logs the second when its queues are empty and HTTP clients have their answers, and the third after it has unloaded all
+# models. Before release 25.05, gRPC clients have theirs only by then. The steps after the last answer take 3 to 5 s and
+# free only resources that the end of the processes also frees.
 STARTED = b"Started HTTPService"
 DRAINED = b"All models are stopped, unloading models"
+UNLOADED = b": Found 0 live models"
 SECONDS_TO_WRITE_ANSWERS = 0.05
 SECONDS_FOR_OTHER_MODELS = 0.5
 """Seconds for the running requests of other models, after one model was lost."""
@@ -78,7 +80,7 @@ class Job:
     Attributes:
         log_file: the file with tritonserver's output; "" without one (in a container).
         parent_pid: process id of the program; 0 without one.
-        facts: facts about the server for `triton-sam reload`; they are copied to the state file.
+        facts: facts about the server for `triton-sam reload`, such as its ports; they are copied to the state file.
     """
 
     command: list[str]
@@ -88,8 +90,8 @@ class Job:
     grace_seconds: float
     parent_pid: int
     address: list[Any]
-    heal: bool = True
-    facts: dict[str, Any] = field(default_factory=dict)
+    heal: bool
+    facts: dict[str, Any]
 
 
 class Restarts:
@@ -221,7 +223,8 @@ def run_once(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output, restarts:
     was_up = watch.is_up or output.has_said(STARTED)
     seconds_up = time.monotonic() - watch.up_since if watch.is_up else 0.0
     is_lost = reason not in (STOP, RELOAD, ENDED)
-    end(server, output, min(job.grace_seconds, SECONDS_FOR_OTHER_MODELS) if is_lost else job.grace_seconds)
+    grace = min(job.grace_seconds, SECONDS_FOR_OTHER_MODELS) if is_lost else job.grace_seconds
+    end(server, output, grace, job.facts["ports"]["grpc"])
     remove_scratch(began)
     return Run(server.pid, reason, server.returncode, seconds_up, was_up, frozenset(watch.ready))
 
@@ -229,7 +232,8 @@ def run_once(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output, restarts:
 def write_state(job: Job, pid: int, restarts: int) -> None:
     """Write the process ids and the number of restarts to the state file, atomically."""
     path = Path(job.run_directory) / STATE_FILE
-    state = {**job.facts, "address": job.address, "supervisor": os.getpid(), "pid": pid, "restarts": restarts}
+    processes = {"supervisor": os.getpid(), "pid": pid, "restarts": restarts}
+    state = {**job.facts, "address": job.address, "log": job.log_file, **processes}
     with contextlib.suppress(OSError):  # only `triton-sam reload` and LocalServer.pid need it
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")  # noqa: TID251 - no package here
@@ -338,25 +342,36 @@ def reap_others(server_pid: int) -> None:
             os.waitpid(found.si_pid, 0)
 
 
-def end(server: subprocess.Popen[bytes], output: Output, grace_seconds: float) -> None:
+def end(server: subprocess.Popen[bytes], output: Output, grace_seconds: float, grpc_port: int) -> None:
     """Let running requests finish, then kill the process group and wait until its last process has ended."""
     if server.poll() is None:
         output.remember_place()
         server.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_seconds
         while server.poll() is None and time.monotonic() < deadline:
-            if output.has_said(DRAINED):
+            if output.has_said(DRAINED) and (output.has_said(UNLOADED) or not has_clients(grpc_port)):
                 time.sleep(SECONDS_TO_WRITE_ANSWERS)
                 break
             time.sleep(0.01)
-    # If the server still runs, our SIGKILL ends it. That is a clean stop, not a crash.
-    stopped_here = server.poll() is None
+    # If the server still runs, our SIGKILL ends it. That is a clean stop, not a crash, and so is an end without models:
+    # another server's clean-up may have removed the scratch folder, and the Python backend then aborts.
+    stopped_here = server.poll() is None or output.has_said(UNLOADED)
     kill_group(server.pid)
     server.wait()
     output.copy()
     if stopped_here:
         server.returncode = 0
     reap_orphans(server.pid)
+
+
+def has_clients(port: int) -> bool:
+    """Return whether a connection to a TCP port of this machine is established."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            rows = [line.split() for line in Path(table).read_text(encoding="ascii").splitlines()]
+            if any(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows):
+                return True
+    return False
 
 
 def kill_group(group: int) -> None:

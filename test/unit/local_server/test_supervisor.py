@@ -52,6 +52,12 @@ class Answer(BaseHTTPRequestHandler):
         pass
 
 
+def job_of(folder, *command, log_file="", grpc_port=0):
+    facts = {"ports": {"grpc": grpc_port}}
+    address = ["127.0.0.1", 9]
+    return supervisor.Job([*command], log_file, str(folder), "triton_sam_test_", 30, 0, address, heal=True, facts=facts)
+
+
 @pytest.fixture
 def triton():
     with Triton() as server:
@@ -136,8 +142,7 @@ class Machine:
         self._runs = iter(runs)
         monkeypatch.setattr(supervisor, "run_once", self._run_once)
         monkeypatch.setattr(supervisor, "must_stop_within", self._pause)
-        job = supervisor.Job(["triton"], "", str(folder), "triton_sam_test_", 1, 0, ["127.0.0.1", 1])
-        self.status = supervisor.supervise(job, ctypes.CDLL(None), 0, output.Output("absent"))
+        self.status = supervisor.supervise(job_of(folder), ctypes.CDLL(None), 0, output.Output("absent"))
 
     def _run_once(self, *arguments):
         self.expected.append(arguments[-1])
@@ -171,7 +176,7 @@ def test_models_of_the_first_run_are_expected_until_a_reload(tmp_path, monkeypat
 def test_an_order_to_stop_is_seen_without_a_pause(tmp_path):
     reader, writer = os.pipe()
     os.write(writer, bytes([signal.SIGTERM]))
-    job = supervisor.Job(["triton"], "log", str(tmp_path), "triton_sam_test_", 1, 0, ["127.0.0.1", 1])
+    job = job_of(tmp_path)
     assert supervisor.must_stop_within(0.0, job, reader, output.Output("log"))
     assert not supervisor.must_stop_within(0.0, job, reader, output.Output("log"))
     os.close(reader)
@@ -223,9 +228,7 @@ def test_the_scratch_folder_of_each_run_is_removed(tmp_path, monkeypatch):
     folder = tmp_path / "python_env_x"
     log = tmp_path / "log"
     log.touch()
-    job = supervisor.Job(
-        ["sh", "-c", f"mkdir {folder}"], str(log), str(tmp_path), "triton_sam_test_", 1, 0, ["127.0.0.1", 9]
-    )
+    job = job_of(tmp_path, "sh", "-c", f"mkdir {folder}")
     reader, writer = os.pipe()
     run = supervisor.run_once(job, ctypes.CDLL(None), reader, output.Output(str(log)), 0, frozenset())
     os.close(reader)

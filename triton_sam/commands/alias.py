@@ -33,7 +33,7 @@ from ..repository.aliases import (
 )
 from ..repository.config import CONFIG_NAME
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, is_demo_model, list_models, subfolders
-from ..sessions.encoder_front.install import front_config, write_front
+from ..sessions.encoder_front.install import front_config, rewrite_aliases, write_front
 from ..wire.encoder_front import PIXEL_MODES
 from . import _options
 from ._parser import Parser
@@ -107,6 +107,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             write_alias(repository, alias)
         print(alias.name)
+        for line in rewrite_aliases(repository, [alias.name]):
+            _options.say(args, line)
         _warn(args, alias, models[alias.target].metadata)
     for name in gone:
         remove_alias(repository, name)

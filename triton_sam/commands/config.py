@@ -24,9 +24,9 @@ from ..repository.accelerators import (
     models_of,
     tune,
 )
-from ..repository.aliases import rewrite_aliases
 from ..repository.config import CONFIG_NAME
 from ..repository.folder import list_models
+from ..sessions.encoder_front.install import rewrite_aliases
 from . import _options
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Tuning))
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             atomic_write(path, new.encode())
         except OSError as error:
             raise RepositoryError(f"{path} cannot be written: {error.strerror or error}") from error
-        rewrite_aliases(repository, path.parent.name)
+        rewrite_aliases(repository, [path.parent.name])
         print(path.parent.name)
     if replaced:
         _options.say(

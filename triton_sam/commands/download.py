@@ -10,10 +10,11 @@ from pathlib import Path
 
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
-from ..families import FAMILIES, Family, get_family
+from ..families import FAMILIES, Family, get_family, variant_models
 from ..families.sam3 import SAM3
 from ..families.tables import Checkpoint, HubFiles
 from ..sessions.configs import write_programs
+from ..sessions.encoder_front.install import rewrite_aliases
 from . import _options
 
 CHECKPOINT = "checkpoint"
@@ -38,8 +39,9 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
     graphs = download_onnx(family, repository, precision=precision, name=name, hub=hub, guard=guarded)
     for path in graphs.values():
         print(path)
-    for warning in write_programs(repository, family, name, video=False):
-        _options.say(args, warning)
+    warnings = write_programs(repository, family, name, video=False)
+    for line in [*warnings, *rewrite_aliases(repository, variant_models(name or family.name))]:
+        _options.say(args, line)
     return 0
 
 

@@ -29,6 +29,7 @@ from ..repository.folder import read_model
 from ..repository.install import install, newer_version_warning, staging, write_flushed
 from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 from ..sessions.configs import Missing, missing_programs
+from ..sessions.encoder_front.install import rewrite_aliases
 from .exporter import Exporter
 from .settings import CHECKPOINT_HASH, PRECISIONS, Settings
 
@@ -110,6 +111,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
         progress.line(f"{path} ({_size(path):.1f} MB)")
     warnings = [
         *missing.warnings,
+        *rewrite_aliases(repository, {place.parent.name for _, place in moves if place.name == CONFIG_NAME}),
         newer_version_warning(folders.values(), version),
         _session_warning(family, settings.variant, video=settings.video),
         "" if settings.video else _other_weights_warning(family, settings.variant, repository, metadata),

@@ -26,6 +26,8 @@ from .selection import models_of_variant, read_repository, select_models, unload
 
 PAINTERA_SAM1 = "sam1_paintera_encoder"
 """The front end of SAM1 for Paintera, if the encoder itself has the name that Paintera requests."""
+HEAD = "# Written by `triton-sam alias`: "
+"""The beginning of the config.pbtxt of every alias."""
 KEPT_CONFIG = "config.pbtxt.kept"
 """The config.pbtxt of a model without weights whose name an alias uses; remove_alias() restores it."""
 
@@ -107,16 +109,7 @@ def write_alias(repository: Path, alias: Alias) -> Path:
         return install_alias(repository, alias, ensemble_config(target, alias))
     programs = [path for path in weights_in(repository / alias.target) if path.suffix == ".py"]
     files = {path.name: path.read_text(encoding="utf-8") for path in programs}
-    path = install_alias(repository, alias, _session_config(target, alias), files)
-    rewrite_aliases(repository, alias.name)
-    return path
-
-
-def rewrite_aliases(repository: Path, target: str) -> None:
-    """Write the aliases of a session model again, which have a copy of its configuration."""
-    for name, model in read_repository(repository).items():
-        if model.alias_of == target and ENCODER in model.config.parameters:
-            write_alias(repository, Alias(name, target))
+    return install_alias(repository, alias, _session_config(target, alias), files)
 
 
 def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[str, str] | None = None) -> Path:
@@ -232,7 +225,7 @@ def _session_config(target: Any, alias: Alias) -> str:
 
 
 def _head(alias: Alias) -> str:
-    return f"# Written by `triton-sam alias`: {alias.target} under another name.\n"
+    return f"{HEAD}{alias.target} under another name.\n"
 
 
 def read_config(folder: Path) -> Any:

@@ -36,6 +36,7 @@ from triton_sam.export.weights import read_state_dict  # noqa: E402
 from triton_sam.families.sam2 import SAM2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT, parse_config, weights_in  # noqa: E402
 from triton_sam.repository import install as install_module  # noqa: E402
+from triton_sam.repository.aliases import Alias, write_alias  # noqa: E402
 from triton_sam.repository.install import staging  # noqa: E402
 from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
 from triton_sam.repository.selection import read_repository, select_models, unloadable  # noqa: E402
@@ -195,6 +196,16 @@ def test_an_export_into_a_new_folder_is_a_complete_variant(tmp_path: Path, capsy
     export(tmp_path, name="small", image_size=512)
     assert "clicks on images need an encoder of 1024 pixels" in capsys.readouterr().err
     assert not (tmp_path / "small").exists()
+
+
+def test_an_export_of_another_size_writes_the_aliases_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path, name="mine")
+    path = write_alias(tmp_path, Alias("other_encoder", "mine_encoder"))
+    export(tmp_path, name="mine")
+    assert "other_encoder" not in capsys.readouterr().err
+    export(tmp_path, name="mine", image_size=512)
+    assert list(parse_config(path.read_text()).input[0].dims) == [-1, 3, 512, 512]
+    assert "other_encoder, another name of mine_encoder, is written again: reload both" in capsys.readouterr().err
 
 
 def test_an_export_with_required_inputs_has_no_defaults(tmp_path: Path) -> None:

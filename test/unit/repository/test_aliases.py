@@ -20,7 +20,7 @@ from triton_sam.repository.aliases import Alias, write_alias
 from triton_sam.repository.config import parse_config
 from triton_sam.repository.selection import read_repository, select_models
 from triton_sam.sessions.configs import complete_repository, write_programs
-from triton_sam.sessions.encoder_front.install import write_front
+from triton_sam.sessions.encoder_front.install import rewrite_aliases, write_front
 
 CONFIG = """backend: "onnxruntime"
 max_batch_size: 0
@@ -192,6 +192,40 @@ def test_a_write_that_fails_leaves_nothing_and_can_be_repeated(repository, monke
                 write_alias(repository, wanted)
         assert names(repository) == expected
         assert write_alias(repository, wanted).is_file()
+
+
+def resize(repository, model, old, new):
+    """Install a model of another size, as an export does, and return the lines about its aliases."""
+    path = repository / model / "config.pbtxt"
+    path.write_text(path.read_text().replace(old, new))
+    return rewrite_aliases(repository, [model])
+
+
+def test_aliases_follow_a_model_of_another_size(committed, capsys):
+    """So do aliases of aliases, with their own names of outputs. Ensembles that others wrote stay."""
+    assert alias(committed, "my_sam", "--of", "sam2", "-q") == 0
+    write_alias(committed, Alias("other_encoder", "my_sam_encoder", {"image_embeddings": "image_embed"}))
+    assert paintera(committed, "--pixels", "unit", "-q") == 0
+    foreign = (committed / "my_sam_encoder" / "config.pbtxt").read_text().replace("my_sam_encoder", "foreign")
+    write_folder(committed, "foreign", config=foreign.partition("\n")[2])
+    before = contents(committed)
+    said = resize(committed, "sam2_encoder", "1024", "512")
+    changed = {path for path, content in contents(committed).items() if content != before[path]}
+    names = ["my_sam_encoder", FRONT, "other_encoder"]
+    assert changed == {str(committed / name / "config.pbtxt") for name in ["sam2_encoder", *names]}
+    assert sorted(said) == [
+        "my_sam_encoder, another name of sam2_encoder, is written again: reload both",
+        "other_encoder, another name of my_sam_encoder, is written again: reload both",
+        f"{FRONT}, another name of sam2_encoder, is written again: reload both",
+    ]
+    for name in names:
+        config = parse_config((committed / name / "config.pbtxt").read_text())
+        assert list(config.input[0].dims) == [-1, 3, 512, 512]
+    assert config.output[0].name == "image_embed"
+    assert '"unit"' in (committed / FRONT / "config.pbtxt").read_text()
+    assert rewrite_aliases(committed, ["sam2_encoder"]) == []
+    (said,) = resize(committed, "my_sam_encoder", "image_embeddings", "x")
+    assert said == "other_encoder no longer fits my_sam_encoder: my_sam_encoder has no output 'image_embeddings'"
 
 
 # The front ends that `triton-sam alias paintera` writes: replaced, removed, refused

@@ -60,6 +60,41 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     assert page.page.evaluate(CHOICES) == ["true", False]
 
 
+def test_a_mask_stays_until_the_next_one_is_there_and_goes_when_that_fails(shapes):
+    def painted():
+        shapes.page.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+        return shapes.pixel(200, 150)
+
+    shapes.uncheck("#hover")
+    bare = painted()
+    shapes.click(200, 180)
+    shapes.settled()
+    masked = painted()
+    assert masked != bare
+    shapes.page.evaluate("""() => { const { live } = tritonSam, click = live.click.bind(live);
+        live.click = (request) => new Promise((go) => (globalThis.end = (problem) => go(problem))).then(
+            (problem) => problem ? Promise.reject(problem) : click(request)); }""")
+    shapes.click(230, 200)
+    shapes.wait("globalThis.end && !tritonSam.masks.shown.length")
+    assert painted() == masked
+    shapes.page.evaluate("end(); delete globalThis.end")
+    shapes.settled()
+    assert painted() == masked
+    shapes.click(210, 220)
+    shapes.wait("Boolean(globalThis.end)")
+    shapes.page.evaluate("end({ status: 422, message: 'no' })")
+    shapes.wait("Boolean(tritonSam.resultOf(tritonSam.scene.active)?.error)")
+    assert painted() == bare
+    shapes.page.keyboard.press("Control+z")  # to the mask of two clicks
+    assert painted() == masked
+    shapes.page.keyboard.press("Control+z")
+    shapes.page.keyboard.press("Control+z")
+    assert painted() == bare
+    shapes.click(600, 450)  # another object with the number of the first one
+    shapes.wait("tritonSam.scene.objects.length === 1 && !tritonSam.resultOf(tritonSam.scene.active)")
+    assert painted() == bare
+
+
 def test_downloads_stay_and_wait_for_the_mask_of_the_newest_click(shapes):
     shapes.uncheck("#hover")
     shapes.click(200, 180)

@@ -126,7 +126,7 @@ async function segment() {
     warn("");
     say(`mask of object ${scene.objects.findIndex((each) => each.id === id) + 1}, score ${mask.score.toFixed(2)}`);
   } catch (error) {
-    if (error.name !== "AbortError") warn(error.message);
+    if (error.name !== "AbortError") latest.delete(id), warn(error.message);
   } finally {
     if (asked.get(id) === mine) asked.delete(id);
     busy(asked.size ? "segmenting" : "");

@@ -12,6 +12,7 @@ function cleanupOf({ cleanup, cleanupArea: area, threshold }) {
 
 export class Masks {
   #results = new Map(); // kept, so that undo needs no request
+  #shown = new Map(); // id of an object -> its newest outline
   #round = 0; // number of the newest call of refresh(), which ends older ones
   #page;
   #scene;
@@ -22,6 +23,7 @@ export class Masks {
 
   reset() {
     this.#results.clear();
+    this.#shown.clear();
   }
 
   /** Return an object's result: {scores, logits, ...}, {scores, found}, {error}, or null while it is pending. */
@@ -43,12 +45,17 @@ export class Masks {
     return Boolean(result?.logits || result?.found);
   }
 
-  pathOf(object, choice = this.choiceOf(object)) {
+  /** Return the outline of a mask, or of a candidate; while a new mask is computed, the outline before. */
+  pathOf(object, candidate = null) {
     const result = this.resultOf(object);
-    if (result?.found) return result.found.path;
-    if (!result?.logits) return null;
-    result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, this.#page.image);
-    return result.paths[choice];
+    if (!result && hasPrompt(object)) return this.#shown.get(object.id) ?? null;
+    const choice = candidate ?? this.choiceOf(object);
+    let path = result?.found?.path ?? null;
+    if (result?.logits) {
+      path = result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, this.#page.image);
+    }
+    if (candidate === null) this.#shown.set(object.id, path);
+    return path;
   }
 
   /** Return a candidate's area in pixels and box [x, y, width, height], from the preview or the found object. */
@@ -88,6 +95,7 @@ export class Masks {
   /** Request missing masks, the active object's first. ``time`` is that of the click that caused it. */
   async refresh(time) {
     const mine = ++this.#round;
+    for (const id of this.#shown.keys()) if (!this.#scene.objects.some((object) => object.id === id)) this.#shown.delete(id);
     this.#page.show();
     const missing = this.#scene.objects.filter((object) => hasPrompt(object) && !this.hasMask(object));
     const isActive = (object) => Number(object.id === this.#scene.activeId);

@@ -121,7 +121,7 @@ def test_demo_on_a_server(capsys, server, tmp_path, monkeypatch):
     assert code == 0, err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee_overlay.png", "shapes_overlay.png"]
     assert "IoU against the truth" in out
-    assert "triton-sam setup sam2 base_plus" in out
+    assert "triton-sam setup sam2" in out
     code, out, _ = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path, "--json")
     answer = json.loads(out)
     assert len([row for row in answer["objects"] if "iou" in row]) == 6

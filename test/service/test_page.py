@@ -56,7 +56,7 @@ def test_every_key_is_in_the_list_of_keys(page):
 
 def test_a_first_visit(page, images):
     """The demo model says what it is, hints lead to the first object, and all times are told alike."""
-    assert page.page.inner_text("#demo") == "demo model, official weights: triton-sam setup mobilesam"
+    assert page.page.inner_text("#demo") == "demo model, official weights: triton-sam setup sam2"
     assert page.page.inner_text("#model") == "sam2 (demo)"
     assert page.page.is_hidden(".panel")
     assert page.page.is_hidden("#camera")  # a mouse has no camera

@@ -136,7 +136,7 @@ def test_without_a_video_model(mp4):
     with service_with_fakes(videos=False) as fakes:
         answer = problem(fakes.service.http.post("/v1/videos", files={"video": mp4}), 404)
         assert answer["code"] == "no_video_model"
-        assert "triton-sam setup sam2 base_plus --video" in answer["detail"]
+        assert "triton-sam setup sam2 --video" in answer["detail"]
         assert [model["tracks_videos"] for model in fakes.service.http.get("/v1/models").json()["models"]] == [False]
 
 

@@ -171,6 +171,12 @@ def test_named_tasks_exist_and_set_up_what_they_did():
     assert set(tasks["setup-all"]["depends-on"]) == {"setup-sam1", "setup-sam2", "setup-sam3"}
 
 
+def test_official_weights_to_start_with_are_those_of_the_default_size():
+    places = [*ROOT.glob("triton_sam/**/*.py"), ROOT / "triton_sam/service/static/index.html", ROOT / "README.md"]
+    other = re.compile(r"setup (sam2 (tiny|small|base_plus|large)|mobilesam)\b")
+    assert [str(each) for each in places if other.search(each.read_text("utf-8"))] == []
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="bash")
 def test_named_shell_commands_start_a_command_of_today():
     environment = {**os.environ, "PYTHON": "echo"}

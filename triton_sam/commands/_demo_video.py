@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, out: Path) -> int:
     if not args.quiet and _memory_is_untrained(_options.repository(args)):
         print(
             "The memory of this model is untrained, so its masks do not follow the objects. The official weights do: "
-            "triton-sam setup sam2 tiny --video"
+            "triton-sam setup sam2 --video"
         )
     return 0
 

@@ -114,7 +114,7 @@ def opened(client: Any, source: Any, **options: Any) -> Iterator[Any]:
 
 
 HOW_TO_GET_MODELS = (
-    "videos need models beside the model pair: `triton-sam setup sam2 tiny --video` downloads and exports them"
+    "videos need models beside the model pair: `triton-sam setup sam2 --video` downloads and exports them"
 )
 
 

@@ -171,7 +171,6 @@ def _print_next_steps() -> None:
         "weights. Next steps:\n"
         "  triton-sam serve                          keep a server running on this machine\n"
         "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
-        "  triton-sam setup mobilesam                official weights, 41 MB: served as mobilesam\n"
-        "  triton-sam setup sam2 base_plus           SAM2.1, larger and better, 324 MB: served as sam2\n"
+        "  triton-sam setup sam2                     official weights, 324 MB: served as sam2\n"
         "  docker compose up -d                      on a host with an NVIDIA GPU"
     )

@@ -246,7 +246,7 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     if usable:
         yield Finding("models", "ok", f"{', '.join(usable)} in {folder}")
     else:
-        yield Finding("models", "missing", f"no weights in {folder}", "triton-sam setup sam2 base_plus")
+        yield Finding("models", "missing", f"no weights in {folder}", "triton-sam setup sam2")
 
 
 def _server(args: argparse.Namespace) -> Iterator[Finding]:

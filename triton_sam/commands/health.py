@@ -77,7 +77,7 @@ def _served(args: argparse.Namespace) -> tuple[ServerModels, dict[str, int]]:
     finally:
         transport.close()
     if not models.variants:
-        raise ModelNotReadyError(f"{url} has no model pair ready: `triton-sam setup sam2 tiny` sets one up")
+        raise ModelNotReadyError(f"{url} has no model pair ready: `triton-sam setup sam2` sets one up")
     return models, {variant: int(config["input"][0]["dims"][-1]) for variant, config in configs.items()}
 
 

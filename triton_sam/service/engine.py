@@ -340,7 +340,7 @@ class Engine:
         if not pairs:
             raise ModelNotReadyError(
                 f"Triton at {self.settings.url} has no models ready: wait while it loads, or set some up by "
-                "`triton-sam setup sam2 tiny`"
+                "`triton-sam setup sam2`"
             )
         return pairs
 

@@ -277,4 +277,4 @@ def test_missing_video_models_say_where_they_come_from(clip, tmp_path, capsys, m
     with InProcess(lambda *_: {}) as empty:
         use(empty, monkeypatch)
         assert track(clip, *POINTS, "--out", tmp_path / "out", "--format", "rle") == 1
-    assert "triton-sam setup sam2 tiny --video" in capsys.readouterr().err
+    assert "triton-sam setup sam2 --video" in capsys.readouterr().err

@@ -100,14 +100,14 @@ def test_demo_says_that_the_memory_is_untrained(client, tmp_path, capsys, metada
     assert call(f"demo --video --out {tmp_path}/out --model-repository {tmp_path}/models") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "untrained" in line]
     assert len(lines) == says
-    assert all("triton-sam setup sam2 tiny --video" in line for line in lines)
+    assert all("triton-sam setup sam2 --video" in line for line in lines)
 
 
 def test_demo_without_video_models_says_what_to_do(client, tmp_path, capsys):
     client.ready = False
     assert call(f"demo --video --out {tmp_path} --model-repository {tmp_path}") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "triton-sam setup sam2 tiny --video" in line
+    assert "triton-sam setup sam2 --video" in line
 
 
 def test_evaluate_on_clips(client, tmp_path, capsys):

@@ -135,7 +135,7 @@ class Videos:
         if not pair.tracks_videos:
             raise Problem(
                 404,
-                f"Triton serves no video model of {pair.name!r}: `triton-sam setup sam2 base_plus --video` sets one up",
+                f"Triton serves no video model of {pair.name!r}: `triton-sam setup sam2 --video` sets one up",
                 code="no_video_model",
             )
         return pair

@@ -126,8 +126,8 @@ def test_an_image_in_the_cache_is_opened_for_crops_only(session, monkeypatch):
     counts = []
     for layers in (0, 0, 1):
         reply = session.find_everything(request(points_per_side=2, crop_n_layers=layers, **ALL), lambda: False)
-        counts.append((len(opened), reply.counts["encodes"]))
-    assert counts == [(1, 1), (1, 0), (2, 4)]
+        counts.append((len(opened), reply.counts["encodes"], reply.counts["encode_seconds"] > 0))
+    assert counts == [(1, 1, True), (1, 0, False), (2, 4, True)]
 
 
 @pytest.mark.parametrize("more", [{}, {"use_m2m": True}], ids=["grid", "refined"])

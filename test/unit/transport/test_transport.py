@@ -89,6 +89,13 @@ def test_nothing_listens(scheme):
 
 
 @pytest.mark.parametrize(
+    ("error", "reason"), [(OSError(5, "words"), "words"), (OSError("words"), "words"), (OSError(), "OSError")]
+)
+def test_an_error_of_the_system_is_named(error, reason):
+    assert str(map_error(error, parse_url("http://h"))).startswith(f"nothing answers at http://h:8000 ({reason}): ")
+
+
+@pytest.mark.parametrize(
     ("message", "reason"),
     [
         ("errors resolving h:1: [field:lookup error:lookup failed for h:1: Not found]", "Not found"),

@@ -25,7 +25,7 @@ def test_an_overload_tells_whether_the_server_recovered(monkeypatch):
     monkeypatch.setattr(overload, "_users", lambda *_: contextlib.nullcontext(users))
     monkeypatch.setattr(overload, "max_pending_clicks", lambda *_: 2)
     results = Results({})
-    overload.measure_overload(SimpleNamespace(protocols=["http"], pid=None), results, True, 64, 1.0)
+    overload.measure_overload(SimpleNamespace(protocols=["http"], pid=None, who="session"), results, 64, 1.0)
     assert [row.what for row in results.rows] == ["before", "half load", "accepted", "refused", "after"]
     assert "recovered_s" in results.rows[-1].more
 

@@ -58,17 +58,17 @@ class _Users:
         return milliseconds(lambda: self.click(0, 0))
 
 
-def measure_overload(target: Target, results: Results, session: bool, count: int, duration: float) -> None:
+def measure_overload(target: Target, results: Results, count: int, duration: float) -> None:
     """Measure clicks of half as many users as the server accepts, then of `count` users, then of one.
 
     All use the target's last protocol. Users pause only after a refusal.
     """
-    protocol, who = target.protocols[-1], "session" if session else "request"
-    limit = max_pending_clicks(target, session)
+    protocol, who = target.protocols[-1], target.who
+    limit = max_pending_clicks(target)
     half = max(1, min(limit or count, count) // 2)
     if limit is None or limit >= count:
         results.note(f"{count} users do not overload this server: it lets {limit or 'any number of'} clicks wait.")
-    with _users(target, protocol, session, count) as users:
+    with _users(target, protocol, count) as users:
         before = Times.of([users.click_alone() for _ in range(LONE_CLICKS)])
         results.add(Row("overload", "before", who, protocol, 1, before))
         calm = crowd(half, users.click, min(duration, MAX_HALF_SECONDS))
@@ -83,11 +83,11 @@ def measure_overload(target: Target, results: Results, session: bool, count: int
     results.add(Row("overload", "after", who, protocol, 1, after, more=more))
 
 
-def max_pending_clicks(target: Target, session: bool) -> int | None:
+def max_pending_clicks(target: Target) -> int | None:
     """Return the maximum number of queued clicks of a server; None without a limit."""
     with contextlib.closing(Transport(parse_url(target.urls[target.protocols[0]]), **target.access)) as transport:
-        config = transport.model_config(target.session_model if session else target.pair.decoder)
-    if session:
+        config = transport.model_config(target.session_model if target.has_session else target.pair.decoder)
+    if target.has_session:
         limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
     else:
         limit = config.get("dynamic_batching", {}).get("default_queue_policy", {}).get("max_queue_size", 0)
@@ -95,10 +95,9 @@ def max_pending_clicks(target: Target, session: bool) -> int | None:
 
 
 @contextlib.contextmanager
-def _users(target: Target, protocol: str, session: bool, count: int) -> Iterator[_Users]:
+def _users(target: Target, protocol: str, count: int) -> Iterator[_Users]:
     with contextlib.ExitStack() as stack:
-        place = target.embeddings_place(session)
-        clients = [stack.enter_context(target.client(protocol, place)) for _ in range(count)]
+        clients = [stack.enter_context(target.client(protocol)) for _ in range(count)]
         users = _Users(clients, clients[0].encode(target.content), list(islice(target.points(), 256)))
         for user in range(count):
             users.click(user, 0)  # connects; over HTTP each thread has its own connection, so a crowd's connect later
@@ -138,7 +137,8 @@ def main() -> int:
     with LocalServer(bundled("model_repository")) as server:
         image = bundled("test/images") / "coffee.jpg"
         target = Target("sam2", None, {"grpc": server.grpc_url}, image, pid=server.pid)
-        measure_overload(target, results, target.check(), args.users, args.seconds)
+        target.check()
+        measure_overload(target, results, args.users, args.seconds)
         target.close()
     print(table(results))
     print(*(f"{name} {value:.3g}" for name, value in results.rows[-1].more.items()))

@@ -28,18 +28,16 @@ Series = dict[tuple[str, str], list[float]]
 """Milliseconds by stage and contender."""
 
 
-def measure_stages(
-    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
-) -> None:
+def measure_stages(target: Target, settings: BenchmarkSettings, results: Results, progress: Progress) -> None:
     """Measure every stage over every protocol."""
     progress.step("read and resize")
     _client_stages(target, settings, results)
     for protocol in target.protocols:
         with target.client(protocol, "client") as plain, target.client(protocol, "server") as served:
             progress.step(f"encode, {protocol}")
-            _encodes(target, settings, results, protocol, plain, served if session else None)
+            _encodes(target, settings, results, protocol, plain, served if target.has_session else None)
             progress.step(f"clicks, {protocol}")
-            _clicks(target, settings, results, protocol, plain, served if session else None)
+            _clicks(target, settings, results, protocol, plain, served if target.has_session else None)
 
 
 def steps(target: Target) -> int:
@@ -141,9 +139,7 @@ Contender = Mapping[str, Act]
 """The functions of a contender by operation; operations that it does not offer are absent."""
 
 
-def measure_comparison(
-    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
-) -> None:
+def measure_comparison(target: Target, settings: BenchmarkSettings, results: Results, progress: Progress) -> None:
     """Measure every operation. The contenders take turns.
 
     Args:
@@ -151,7 +147,7 @@ def measure_comparison(
     """
     progress.step("preparing the contenders")
     with contextlib.ExitStack() as stack:
-        contenders = _contenders(target, settings, results, session, stack)
+        contenders = _contenders(target, settings, results, stack)
         for operation in OPERATIONS:
             progress.step(operation)
             acts = {name: contender[operation] for name, contender in contenders.items() if operation in contender}
@@ -170,7 +166,7 @@ def _measure(operation: str, acts: dict[str, Act], settings: BenchmarkSettings, 
 
 
 def _contenders(
-    target: Target, settings: BenchmarkSettings, results: Results, session: bool, stack: contextlib.ExitStack
+    target: Target, settings: BenchmarkSettings, results: Results, stack: contextlib.ExitStack
 ) -> dict[str, Contender]:
     """Return the contenders by "name" or "name protocol". A note explains why a contender is left out."""
     found: dict[str, Contender] = {}
@@ -194,9 +190,9 @@ def _contenders(
                 found[name] = _predictor(name, target.weights.reference(target.family), target, points, results)
         except SamError as error:
             results.note(f"{name} was left out: {error}")
-    if session:
+    if target.has_session:
         for protocol in target.protocols:
-            client = stack.enter_context(target.client(protocol, "server"))
+            client = stack.enter_context(target.client(protocol))
             found[f"session {protocol}"] = _client(client, target, points)
     return found
 
@@ -255,9 +251,7 @@ CASES: dict[str, dict[str, Any]] = {
 MAX_SEARCHES = 5
 
 
-def measure_words(
-    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
-) -> None:
+def measure_words(target: Target, settings: BenchmarkSettings, results: Results, progress: Progress) -> None:
     """Measure searches. The numbers of words, the protocols and the official detector take turns.
 
     The official detector has no limit and always computes all masks of a word, so it takes part only without instances.
@@ -267,7 +261,7 @@ def measure_words(
     """
     if not target.pair.family.concepts:
         return
-    if not session or not target.finds_concepts():
+    if not target.has_session or not target.finds_concepts():
         name = target.family
         results.note(f"No words were searched: set the models up with `triton-sam setup {name} --concepts`.")
         return
@@ -276,7 +270,7 @@ def measure_words(
     with contextlib.ExitStack() as stack:
         acts: dict[str, Act] = {}
         for protocol in target.protocols:
-            client = stack.enter_context(target.client(protocol, "server"))
+            client = stack.enter_context(target.client(protocol))
             for case, count in itertools.product(CASES, COUNTS):
                 acts[f"session|{protocol}|{case}|{count}"] = lambda client=client, case=case, count=count: client.find(  # type: ignore[misc]
                     _words(numbers, count), image=target.unseen_content(), **CASES[case]

@@ -19,7 +19,7 @@ from .throughput import measure_load, measure_throughput
 from .throughput import steps as throughput_steps
 from .timing import Progress
 
-Section = Callable[[Target, BenchmarkSettings, Results, bool, Progress], None]
+Section = Callable[[Target, BenchmarkSettings, Results, Progress], None]
 
 
 def begin(target: Target, settings: BenchmarkSettings, command: str) -> Results:
@@ -48,15 +48,15 @@ def measure(target: Target, settings: BenchmarkSettings, results: Results, *, qu
         "words": (measure_words, 1),
     }
     results.complete = False
-    session = target.check()
-    if not session:
+    target.check()
+    if not target.has_session:
         results.note(
             f"The server has no session model {target.session_model!r}: clients send embeddings with each click."
         )
     for name in settings.sections:
         section, steps = sections[name]
         with Progress(name, steps, quiet) as progress:
-            section(target, settings, results, session, progress)
+            section(target, settings, results, progress)
     results.complete = True
 
 

@@ -90,14 +90,12 @@ def measure_speculative(
     target: Target,
     settings: BenchmarkSettings,  # noqa: ARG001 - every section is called with it
     results: Results,
-    session: bool,
     progress: Progress,
 ) -> None:
     """Run every scenario over each protocol. Each last mask must be bit-identical to the sync client's mask."""
-    who = "session" if session else "request"
     for protocol, url in target.urls.items():
         progress.step(f"mouse path, {protocol}")
-        with target.client(protocol, target.embeddings_place(session)) as sync:
+        with target.client(protocol) as sync:
             sync.set_image(target.content)
             assert sync.image_embeddings is not None  # noqa: S101 - set by set_image
             transport = Transport(parse_url(url), timeout=target.timeout, **target.access)
@@ -109,7 +107,7 @@ def measure_speculative(
             finally:
                 transport.close()
         for scenario, run in runs.items():
-            results.add(_row(scenario, who, protocol, run, alone))
+            results.add(_row(scenario, target.who, protocol, run, alone))
             if not run.equal:
                 results.note(f"{scenario}, {protocol}: the last mask differs from the sync client's.")
 

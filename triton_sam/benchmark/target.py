@@ -221,6 +221,9 @@ class Target:
         pid: process id of tritonserver; None for a remote server.
         metrics_url: URL of the server's metrics; None if unknown.
         access: the arguments headers and ca_certs of every client, for a proxy in front of the server.
+
+    Attributes:
+        has_session: whether the server has a session model for the pair, after check().
     """
 
     family: str
@@ -234,6 +237,7 @@ class Target:
     metrics_url: str | None = None
     content: bytes = field(init=False, repr=False)
     image: Image.Image = field(init=False, repr=False)
+    has_session: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.content = image_bytes(self.source)
@@ -252,8 +256,13 @@ class Target:
     def session_model(self) -> str:
         return self.name or self.family
 
-    def check(self) -> bool:
-        """Return whether the server has a session model for the pair."""
+    @property
+    def who(self) -> str:
+        """The contender in rows about the server."""
+        return "session" if self.has_session else "request"
+
+    def check(self) -> None:
+        """Check that the server has the model pair, and whether it has a session model."""
         ready = self._transport.ready_models()
         missing = [model for model in (self.pair.encoder, self.pair.decoder) if model not in ready]
         if missing:
@@ -261,7 +270,7 @@ class Target:
             raise ModelNotReadyError(
                 f"{url} has no model {missing[0]!r} ready: `triton-sam models --url {url}` lists its models"
             )
-        return self.session_model in ready
+        self.has_session = self.session_model in ready
 
     def finds_concepts(self) -> bool:
         """Return whether the server has all models that find words."""
@@ -291,18 +300,14 @@ class Target:
         seconds = {name: int(stats.get(key, {}).get("ns", 0)) / 1e9 for name, key in names.items()}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
 
-    @staticmethod
-    def embeddings_place(session: bool) -> EmbeddingsPlace:
-        """Return where clients keep embeddings: "server" with a session model, otherwise "client"."""
-        return "server" if session else "client"
-
-    def client(self, protocol: str, place: EmbeddingsPlace) -> SAM2TritonClient:
+    def client(self, protocol: str, place: EmbeddingsPlace | None = None) -> SAM2TritonClient:
+        """Return a client. It keeps embeddings on a server with a session model, unless ``place`` is given."""
         return SAM2TritonClient(
             self.urls[protocol],
             self.family,
             model_name=self.name,
             timeout=self.timeout,
-            embeddings=place,
+            embeddings=place or ("server" if self.has_session else "client"),
             **self.access,
         )
 

@@ -18,33 +18,30 @@ from .timing import Crowd, Progress, crowd, take_turns
 MAX_BOX_ROUNDS = 5
 
 
-def measure_throughput(
-    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
-) -> None:
+def measure_throughput(target: Target, settings: BenchmarkSettings, results: Results, progress: Progress) -> None:
     """Measure clicks over each protocol, and images and boxes over the first one."""
-    who = "session" if session else "request"
     for protocol in target.protocols:
-        with target.client(protocol, target.embeddings_place(session)) as client:
+        with target.client(protocol) as client:
             client.set_image(target.content)
             client.predict([next(target.points())])
             for users in settings.concurrency:
                 progress.step(f"clicks, {protocol}, {users} users")
-                _crowd(results, "clicks", who, protocol, users, _clicking(client, target), settings.duration)
+                _crowd(results, "clicks", target.who, protocol, users, _clicking(client, target), settings.duration)
     first = target.protocols[0]
-    with target.client(first, target.embeddings_place(session)) as client:
+    with target.client(first) as client:
         for users in [users for users in settings.concurrency if users <= MAX_ENCODING]:
             progress.step(f"images, {users} users")
             _crowd(
                 results,
                 "images",
-                who,
+                target.who,
                 first,
                 users,
                 lambda *_: client.encode(target.unseen_content()),
                 settings.duration,
             )
         client.set_image(target.content)
-        _boxes(target, settings, results, client, who, progress)
+        _boxes(target, settings, results, client, progress)
 
 
 def steps(target: Target, settings: BenchmarkSettings) -> int:
@@ -53,14 +50,12 @@ def steps(target: Target, settings: BenchmarkSettings) -> int:
     return len(target.protocols) * len(settings.concurrency) + encoding + len(settings.boxes)
 
 
-def measure_load(
-    target: Target, settings: BenchmarkSettings, results: Results, session: bool, progress: Progress
-) -> None:
+def measure_load(target: Target, settings: BenchmarkSettings, results: Results, progress: Progress) -> None:
     """Simulate users who click with pauses, over the last protocol (gRPC if the target has both)."""
     protocol = target.protocols[-1]
-    models = {"decoder": target.pair.decoder, **({"session": target.session_model} if session else {})}
+    models = {"decoder": target.pair.decoder, **({"session": target.session_model} if target.has_session else {})}
     pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - not a secret
-    with target.client(protocol, target.embeddings_place(session)) as client:
+    with target.client(protocol) as client:
         client.set_image(target.content)
         click = _clicking(client, target)
         click(0, 0)
@@ -81,10 +76,9 @@ def measure_load(
         if during.get("count"):  # 0 for a decoder inside the session model
             more[f"{role}_queue_ms"] = 1000 * during["queue"] / during["count"]
             more[f"{role}_compute_ms"] = 1000 * during["compute"] / during["count"]
-    who = "session" if session else "request"
     if not found.all_ms:
         results.note(f"No user of the load test clicked: every pause was longer than its {settings.load_seconds:g} s.")
-    results.add(*crowd_row("load", f"clicks, {settings.think:g} s between", who, protocol, found, more))
+    results.add(*crowd_row("load", f"clicks, {settings.think:g} s between", target.who, protocol, found, more))
 
 
 def crowd_row(
@@ -128,7 +122,6 @@ def _boxes(
     settings: BenchmarkSettings,
     results: Results,
     client: SAM2TritonClient,
-    who: str,
     progress: Progress,
 ) -> None:
     """Compare N boxes in one call with N calls. Both return low-resolution masks."""
@@ -161,4 +154,4 @@ def _boxes(
                 row = Times.of(values)
                 more = {"ms_per_mask": row.median / count}
                 protocol = target.protocols[0]
-                results.add(Row("throughput", what, who, protocol, count, row, 1000 * count / row.median, more))
+                results.add(Row("throughput", what, target.who, protocol, count, row, 1000 * count / row.median, more))

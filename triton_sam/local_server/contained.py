@@ -22,6 +22,7 @@ from triton_sam.local_server.closed import (
     shared_memory_options,
     shm_prefix,
 )
+from triton_sam.local_server.ports import ALL_ADDRESSES, reachable_host
 from triton_sam.local_server.settings import completion_options, server_options, thread_options, values_of
 from triton_sam.repository.folder import RepositoryModel
 
@@ -47,7 +48,31 @@ def become_supervisor(
     """
     run_directory = make_run_directory()
     try:
-        job = _job(run_directory, program, repository, folders, options, admin=admin, verify=verify)
+        identity = secrets.token_hex(4)
+        is_open = admin or bool(values_of(options, CONTROL_MODE))
+        if is_open:
+            control = open_options(repository.absolute(), folders, options, run_directory)
+        else:
+            control = [*closed_options(folders, options, run_directory), *completion_options(folders, options)]
+        defaults = [*server_options(folders, options), *thread_options(folders, options)]
+        ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
+        host = option(options, "--http-address") or ALL_ADDRESSES
+        job = supervisor.Job(
+            command=[program, *control, *shared_memory_options(identity), *defaults, *options],
+            log_file="",
+            run_directory=str(run_directory),
+            shm_prefix=shm_prefix(identity),
+            grace_seconds=GRACE_SECONDS,
+            parent_pid=0,
+            address=[reachable_host(host), ports["http"]],
+            heal=True,
+            facts={
+                "repository": str(repository.absolute()),
+                "links": "" if is_open else str(run_directory / LINKS),
+                "ports": ports,
+                "verify": verify,
+            },
+        )
         sys.stderr.write(" ".join(map(hide_key, job.command)) + "\n")
         sys.stderr.flush()
         # A new interpreter without site-packages, to save memory.
@@ -55,43 +80,6 @@ def become_supervisor(
     except BaseException:
         shutil.rmtree(run_directory, ignore_errors=True)
         raise
-
-
-def _job(
-    run_directory: Path,
-    program: str,
-    repository: Path,
-    folders: Sequence[RepositoryModel],
-    options: Sequence[str],
-    *,
-    admin: bool,
-    verify: bool | None,
-) -> supervisor.Job:
-    identity = secrets.token_hex(4)
-    is_open = admin or bool(values_of(options, CONTROL_MODE))
-    if is_open:
-        control = open_options(repository.absolute(), folders, options, run_directory)
-    else:
-        control = [*closed_options(folders, options, run_directory), *completion_options(folders, options)]
-    defaults = [*server_options(folders, options), *thread_options(folders, options)]
-    ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
-    host = option(options, "--http-address") or "0.0.0.0"  # noqa: S104 - Triton's default
-    return supervisor.Job(
-        command=[program, *control, *shared_memory_options(identity), *defaults, *options],
-        log_file="",
-        run_directory=str(run_directory),
-        shm_prefix=shm_prefix(identity),
-        grace_seconds=GRACE_SECONDS,
-        parent_pid=0,
-        address=["127.0.0.1" if host == "0.0.0.0" else host, ports["http"]],  # noqa: S104 - compared, not bound
-        heal=True,
-        facts={
-            "repository": str(repository.absolute()),
-            "links": "" if is_open else str(run_directory / LINKS),
-            "ports": ports,
-            "verify": verify,
-        },
-    )
 
 
 def option(options: Sequence[str], name: str) -> str | None:

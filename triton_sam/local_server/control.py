@@ -55,29 +55,30 @@ class SupervisedServer:
         added = [folder for folder in folders if folder.name not in served]
         try:
             link_models(links, [folder.path for folder in folders])
-            return self._start_again([folder.name for folder in folders], timeout)
+            # The supervisor may have restarted Triton while the files were checked.
+            now = find_closed_server(self.state["ports"]["http"])
+            if now is None or now.run_directory != self.run_directory:
+                raise LocalServerError("the server has ended: see its log")
+            log_start = size_of(now.log)
+            os.kill(now.state["supervisor"], signal.SIGUSR1)
+            return now.wait_until_ready([folder.name for folder in folders], log_start, time.monotonic() + timeout)
         except LocalServerError:
             # A container ends when a model fails to load, and would end again after each restart.
             for folder in added:
                 unlink_model(links / folder.name)
             raise
 
-    def _start_again(self, wanted: Sequence[str], timeout: float) -> dict[str, str]:
-        """Send the signal and wait. The supervisor may have restarted Triton while the files were checked."""
-        now = find_closed_server(self.state["ports"]["http"])
-        if now is None or now.run_directory != self.run_directory:
-            raise LocalServerError("the server has ended: see its log")
-        log_start = size_of(self._log)
-        os.kill(now.state["supervisor"], signal.SIGUSR1)
-        deadline = time.monotonic() + timeout
-        return now._wait_until_ready(wanted, log_start, deadline)  # noqa: SLF001 - of the same class
-
     @property
-    def _log(self) -> str:
+    def log(self) -> str:
         """The server's log file; "" for a container, which logs to standard error."""
         return str(self.state.get("log", ""))
 
-    def _wait_until_ready(self, wanted: Sequence[str], log_start: int, deadline: float) -> dict[str, str]:
+    def wait_until_ready(self, wanted: Sequence[str], log_start: int, deadline: float) -> dict[str, str]:
+        """Wait for a restart with these models; see load_again().
+
+        Args:
+            log_start: the length of the log before the restart.
+        """
         host, port = self.state["address"]
         probe = Probe(str(host), int(port))
         while time.monotonic() < deadline:
@@ -88,7 +89,7 @@ class SupervisedServer:
                 raise LocalServerError("Triton ended while it loaded the models: see the server's log")
             index = probe.index() if state.get("pid", self.state["pid"]) != self.state["pid"] else None
             if index is not None:
-                log = read_from(self._log, log_start).decode(errors="replace")
+                log = read_from(self.log, log_start).decode(errors="replace")
                 for name, reason in explain(failed_models(index, wanted), log, self.repository).items():
                     raise LocalServerError(f"model {name!r} failed to load: {reason}")
                 return {row["name"]: row.get("version", "") for row in index if row.get("state") == "READY"}

@@ -7,9 +7,7 @@ line. If the process of a model ended, the index says so, and the log has its la
 
 from __future__ import annotations
 
-import http.client
 import itertools
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -52,7 +50,7 @@ class Probe:
     def server_name(self) -> str | None:
         """Return the `--id` of the answering server."""
         answer = self._ask("GET", "/v2")
-        return str(answer.get("name")) if isinstance(answer, dict) else None
+        return answer.get("name") if isinstance(answer, dict) else None
 
     def server_version(self) -> str:
         """Return Triton's version; an empty string if the server does not answer."""
@@ -79,14 +77,7 @@ class Probe:
         return "CPU" if groups else ""
 
     def _ask(self, method: str, path: str) -> Any:
-        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT)
-        try:
-            connection.request(method, path)
-            return json.loads(connection.getresponse().read())
-        except (OSError, http.client.HTTPException, ValueError):
-            return None
-        finally:
-            connection.close()
+        return stubs.ask(self._address, method, path, TIMEOUT)
 
 
 def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[str, str]:

@@ -139,21 +139,25 @@ class StubWatch:
         return config if isinstance(config, dict) else {}
 
     def _ask(self, method: str, path: str) -> Any:
-        """Return the JSON of a response, {} for a response without JSON, or None without a response."""
-        import http.client  # here, because it is not needed before tritonserver has started
+        return ask(self._address, method, path, SECONDS_TO_ANSWER)
 
-        connection = http.client.HTTPConnection(*self._address, timeout=SECONDS_TO_ANSWER)
-        try:
-            connection.request(method, path)
-            text = connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return None
-        finally:
-            connection.close()
-        try:
-            return json.loads(text)
-        except ValueError:
-            return {}
+
+def ask(address: tuple[str, int], method: str, path: str, timeout: float) -> Any:
+    """Return the JSON of a response, {} for a response without JSON, or None without a response."""
+    import http.client  # here, because it is not needed before tritonserver has started
+
+    connection = http.client.HTTPConnection(*address, timeout=timeout)
+    try:
+        connection.request(method, path)
+        text = connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
 
 
 def ready_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:

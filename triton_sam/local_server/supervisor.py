@@ -344,7 +344,8 @@ def reap_others(server_pid: int) -> None:
 
 def end(server: subprocess.Popen[bytes], output: Output, grace_seconds: float, grpc_port: int) -> None:
     """Let running requests finish, then kill the process group and wait until its last process has ended."""
-    if server.poll() is None:
+    was_running = server.poll() is None
+    if was_running:
         output.remember_place()
         server.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_seconds
@@ -355,7 +356,7 @@ def end(server: subprocess.Popen[bytes], output: Output, grace_seconds: float, g
             time.sleep(0.01)
     # If the server still runs, our SIGKILL ends it. That is a clean stop, not a crash, and so is an end without models:
     # another server's clean-up may have removed the scratch folder, and the Python backend then aborts.
-    stopped_here = server.poll() is None or output.has_said(UNLOADED)
+    stopped_here = server.poll() is None or (was_running and output.has_said(UNLOADED))
     kill_group(server.pid)
     server.wait()
     output.copy()

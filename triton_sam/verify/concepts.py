@@ -5,7 +5,6 @@ A transport runs the session model for concepts in this process.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +56,7 @@ def concepts_of(family: Family, files: Mapping[str, Path], config: Callable[[str
     return Concepts(1, lambda: "concepts", tokenizer.tokens, one_pass=lambda: takes_states)
 
 
-class ConceptTransport:
+class ConceptTransport(OnnxTransport):
     """A BaseTransport with a session model in this process, and no other model.
 
     Args:
@@ -70,16 +69,12 @@ class ConceptTransport:
     """
 
     def __init__(self, family: Family, files: Mapping[str, Path]) -> None:
+        super().__init__(files)
         self._family = family
-        self._models = OnnxTransport(files)
         pair = ModelPair(family)
         self._name = pair.session_model
-        concepts = concepts_of(family, files, self._models.model_config)
-        self._session = SessionModel(pair, self._run, 1, _CACHE_BYTES, "this process", concepts)
-        self.counts: dict[str, float] = {}
-
-    def one_call(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+        concepts = concepts_of(family, files, super().model_config)
+        self._model = SessionModel(pair, self._run, 1, _CACHE_BYTES, "this process", concepts)
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Answer a request to the session model; see BaseTransport.infer.
@@ -91,11 +86,9 @@ class ConceptTransport:
         if model != self._name:
             raise ModelNotReadyError(f"there is no model {model} in this process")
         if contract.FIND in inputs:
-            reply = self._session.find_concepts(inputs, lambda: False)
+            reply = self._model.find_concepts(inputs, lambda: False)
         else:
-            reply = self._session.answer(inputs)
-        for name, count in reply.counts.items():
-            self.counts[name] = self.counts.get(name, 0) + count
+            reply = self._model.answer(inputs)
         if reply.error is not None:
             raise InferenceError(f"{contract.code_of(reply.error)}: {reply.error}")
         return {name: reply.tensors[name] for name in outputs if name in reply.tensors}
@@ -108,19 +101,13 @@ class ConceptTransport:
         outputs: tuple[str, ...],
         is_kept: bool,  # noqa: ARG002 - kept outputs are arrays here
     ) -> Tensors:
-        return self._models.infer(role, {**held, **arrays}, outputs)
+        return super().infer(role, {**held, **arrays}, outputs)
 
-    def is_ready(self) -> bool:
-        return self._models.is_ready()
-
-    def ready_models(self) -> Mapping[str, str]:
+    def ready_models(self) -> dict[str, str]:
         return {self._name: "1"}
 
-    def model_config(self, model: str) -> Mapping[str, Any]:  # noqa: ARG002 - there is only one model
+    def model_config(self, model: str) -> dict[str, Any]:  # noqa: ARG002 - there is only one model
         return {"input": [{"name": tensor.name} for tensor in contract.inputs(self._family)]}
-
-    def close(self) -> None:
-        self._models.close()
 
 
 @dataclass(frozen=True)

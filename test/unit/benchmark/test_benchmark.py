@@ -115,9 +115,9 @@ def test_a_machine_is_described_by_the_answers_of_its_gpus(monkeypatch, count, g
 def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
     target = Target("sam2", None, {protocol: f"{protocol}s://127.0.0.1:9"}, IMAGE)
     monkeypatch.setattr(target, "client", lambda *_: contextlib.nullcontext(Mock(spec=SAM2TritonClient)))
-    results = Results({})
+    target.has_session, results = True, Results({})
     with Progress("latency", latency.steps(target), quiet=True) as progress:
-        latency.measure_stages(target, BenchmarkSettings(0.01, ("latency",), least_rounds=1), results, True, progress)
+        latency.measure_stages(target, BenchmarkSettings(0.01, ("latency",), least_rounds=1), results, progress)
     assert {row.protocol for row in results.rows} == {None, protocol}
     assert results.find("latency", "click", "session", protocol)
 
@@ -152,11 +152,11 @@ def measured(*, family="sam3", finds=True, weights=None, session=True):
     target = SimpleNamespace(
         protocols=["http", "grpc"], pair=SimpleNamespace(family=get_family(family)), family=family, weights=weights,
         content=(bundled("test/images") / "coffee.jpg").read_bytes(), finds_concepts=lambda: finds,
-        client=lambda protocol, place: client, unseen_content=lambda: next(seen),
+        client=lambda protocol: client, has_session=session, unseen_content=lambda: next(seen),
     )  # fmt: skip
     settings = BenchmarkSettings(duration=0.01, sections=("words",), least_rounds=2)
     with Progress("words", 1, quiet=True) as progress:
-        latency.measure_words(target, settings, results, session, progress)
+        latency.measure_words(target, settings, results, progress)
     return results, client
 
 

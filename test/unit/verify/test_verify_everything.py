@@ -20,6 +20,7 @@ from triton_sam.concepts.instances import Instance
 from triton_sam.errors import ModelNotReadyError
 from triton_sam.export.reference import FoundInstance
 from triton_sam.families import get_family
+from triton_sam.transport.onnx import OnnxTransport
 from triton_sam.verify import accelerated, concepts, format_table
 from triton_sam.verify import everything as verify
 from triton_sam.verify.concepts import LIMITS, ConceptTransport, answered_cases, verify_concepts
@@ -233,7 +234,9 @@ class Models:
 )
 def test_words_are_compared_by_the_layout_of_the_export(monkeypatch, config, calls):
     models = Models(config)
-    monkeypatch.setattr(concepts, "OnnxTransport", lambda files: models)
+    monkeypatch.setattr(OnnxTransport, "__init__", lambda *_: None)
+    for name in ("model_config", "infer", "close"):
+        monkeypatch.setattr(OnnxTransport, name, lambda _, *given, name=name: getattr(models, name)(*given))
     monkeypatch.setattr(concepts, "Tokenizer", FakeTokenizer)
     files = dict.fromkeys(("encoder", "concept_encoder", "text_encoder"), Path("model.onnx"))
     transport = ConceptTransport(get_family("sam3"), files)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,54 +36,6 @@ def patch_of(mask: BoolArray) -> Patch | None:
         return None
     x1, y1, x2, y2 = box
     return Patch(mask[y1:y2, x1:x2].copy(), y1, x1)
-
-
-class Board:
-    """Writes the masks of objects into a label array, without changing labels that a person painted.
-
-    Where objects overlap, the last changed object is on top; removing it shows the one below.
-    """
-
-    def __init__(self, labels: Any) -> None:
-        self.labels = labels
-        self._patches: dict[Key, Patch] = {}
-
-    def keys(self) -> list[Key]:
-        return list(self._patches)
-
-    def put(self, plane: Plane, number: int, patch: Patch | None) -> None:
-        """Show an object's mask instead of its earlier one. None removes the mask."""
-        target = self.labels[plane]
-        old = self._patches.pop((plane, number), None)
-        if old is not None:
-            part = target[old.place]
-            part[old.mask & (part == number)] = 0
-            self._show_below(plane, old)
-        if patch is not None:
-            target[patch.place][patch.mask] = number
-            self._patches[plane, number] = patch
-
-    def add(self, plane: Plane, patches: Iterable[Patch]) -> int:
-        """Show objects with numbers that are free in all planes, and return how many."""
-        first = self.free_number()
-        count = 0
-        for count, patch in enumerate(patches, 1):
-            self.put(plane, min(first + count - 1, HIGHEST), patch)
-        return count
-
-    def free_number(self) -> int:
-        """Return the first number above those of all objects and all painted labels."""
-        shown = max((number for _, number in self._patches), default=0)
-        return max(shown, int(self.labels.max(initial=0))) + 1
-
-    def _show_below(self, plane: Plane, gone: Patch) -> None:
-        target = self.labels[plane]
-        freed = np.zeros(target.shape, bool)
-        freed[gone.place] = gone.mask
-        for (where, number), other in self._patches.items():
-            if where == plane:
-                part = target[other.place]
-                part[other.mask & freed[other.place] & (part == 0)] = number
 
 
 MAX_LABELS = 1 << 28
@@ -169,27 +120,55 @@ class Layers:
 
 
 class Labels:
-    """The objects as a layer of labels."""
+    """The objects as a layer of labels. Labels that a person painted do not change.
+
+    Where objects overlap, the last changed object is on top; removing it shows the one below.
+    """
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
-        self._board = Board(layer.data)
-
-    def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
-        for number, patch in patches.items():
-            self._board.put(plane, number, patch)
-        self.layer.refresh()
+        self._patches: dict[Key, Patch] = {}
 
     @property
     def is_empty(self) -> bool:
         return not self.layer.data.any()
 
+    def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
+        """Show the masks of objects instead of their earlier ones. None removes a mask."""
+        for number, patch in patches.items():
+            self._put(plane, number, patch)
+        self.layer.refresh()
+
     def add(self, plane: Plane, patches: list[Patch]) -> None:
-        self._board.add(plane, patches)
+        """Show objects with numbers that are free in all planes."""
+        for number, patch in enumerate(patches, self.free_number()):
+            self._put(plane, min(number, HIGHEST), patch)
         self.layer.refresh()
 
     def free_number(self) -> int:
-        return min(self._board.free_number(), HIGHEST)
+        """Return the first number above those of all objects and all painted labels."""
+        shown = max((number for _, number in self._patches), default=0)
+        return min(max(shown, int(self.layer.data.max(initial=0))) + 1, HIGHEST)
+
+    def _put(self, plane: Plane, number: int, patch: Patch | None) -> None:
+        target = self.layer.data[plane]
+        old = self._patches.pop((plane, number), None)
+        if old is not None:
+            part = target[old.place]
+            part[old.mask & (part == number)] = 0
+            self._show_below(plane, old)
+        if patch is not None:
+            target[patch.place][patch.mask] = number
+            self._patches[plane, number] = patch
+
+    def _show_below(self, plane: Plane, gone: Patch) -> None:
+        target = self.layer.data[plane]
+        freed = np.zeros(target.shape, bool)
+        freed[gone.place] = gone.mask
+        for (where, number), other in self._patches.items():
+            if where == plane:
+                part = target[other.place]
+                part[other.mask & freed[other.place] & (part == 0)] = number
 
 
 class Outlines:

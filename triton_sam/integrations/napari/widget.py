@@ -27,14 +27,9 @@ class SegmentWidget(QWidget):
     listed = Signal(object)
     """The models of a server, or the error of listing them."""
 
-    def __init__(
-        self,
-        napari_viewer: Any,
-        connect: Callable[[str | None, Model], Clients] = Clients,
-        list_models: Callable[[str | None], list[Model]] = models_at,
-    ) -> None:
+    def __init__(self, napari_viewer: Any) -> None:
         super().__init__()
-        self.viewer, self._connect, self._list_models = napari_viewer, connect, list_models
+        self.viewer = napari_viewer
         self.panel = Panel()
         self._area = QScrollArea()
         self._area.setWidgetResizable(True)
@@ -118,7 +113,7 @@ class SegmentWidget(QWidget):
 
         def work() -> None:
             try:
-                self.listed.emit(self._list_models(address))
+                self.listed.emit(models_at(address))
             except SamError as error:
                 self.listed.emit(error)
 
@@ -143,7 +138,7 @@ class SegmentWidget(QWidget):
         self._image = image
         try:
             self._source = source = source_of(self._image)
-            self._clients = clients = self._connect(self.panel.address.text().strip() or None, model)
+            self._clients = clients = Clients(self.panel.address.text().strip() or None, model)
         except SamError as error:
             self._say(str(error))
             return

@@ -1,10 +1,12 @@
 """What the plugin of napari does without napari: planes, prompts, and masks in an array of labels."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from triton_sam.errors import ImageError
-from triton_sam.integrations.napari.layers import Board, Patch, patch_of
+from triton_sam.integrations.napari.layers import Labels, Patch, patch_of
 from triton_sam.integrations.napari.sources import Prompt, Source, collect, differences
 
 GREY = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
@@ -96,32 +98,35 @@ def square(x: int, y: int, side: int = 4) -> Patch:
     return Patch(np.ones((side, side), bool), y, x)
 
 
-def test_the_board_shows_objects_and_leaves_paint_alone():
-    labels = np.zeros((2, 10, 10), np.uint16)
-    labels[0, 0, :] = 9  # painted by hand
-    board = Board(labels)
-    board.put((0,), 1, square(0, 0))
-    board.put((0,), 2, square(2, 2))
-    assert labels[0, 2, :7].tolist() == [1, 1, 2, 2, 2, 2, 0]
-    board.put((0,), 2, square(6, 6))  # the object below appears again
-    assert labels[0, 2, :7].tolist() == [1, 1, 1, 1, 0, 0, 0]
-    assert labels[0, 0, 4:].tolist() == [9] * 6
-    labels[0, 7, 7] = 5  # painted over an object
-    board.put((0,), 2, None)
-    assert (labels[0] == 2).sum() == 0
-    assert labels[0, 7, 7] == 5
-    assert not labels[1].any()
-    assert board.keys() == [((0,), 1)]
+def labels_of(data: np.ndarray) -> Labels:
+    return Labels(SimpleNamespace(data=data, refresh=lambda: None))
+
+
+def test_labels_show_objects_and_leave_paint_alone():
+    data = np.zeros((2, 10, 10), np.uint16)
+    data[0, 0, :] = 9  # painted by hand
+    labels = labels_of(data)
+    labels.put((0,), {1: square(0, 0), 2: square(2, 2)})
+    assert data[0, 2, :7].tolist() == [1, 1, 2, 2, 2, 2, 0]
+    labels.put((0,), {2: square(6, 6)})  # the object below appears again
+    assert data[0, 2, :7].tolist() == [1, 1, 1, 1, 0, 0, 0]
+    assert data[0, 0, 4:].tolist() == [9] * 6
+    data[0, 7, 7] = 5  # painted over an object
+    labels.put((0,), {2: None})
+    assert (data[0] == 2).sum() == 0
+    assert data[0, 7, 7] == 5
+    assert not data[1].any()
+    assert not labels.is_empty
 
 
 def test_new_objects_get_numbers_that_are_free_in_all_planes():
-    labels = np.zeros((2, 10, 10), np.uint16)
-    board = Board(labels)
-    board.put((0,), 3, square(0, 0))
-    assert board.add((1,), [square(0, 0), square(5, 5)]) == 2
-    assert np.unique(labels[1]).tolist() == [0, 4, 5]
-    board.put((1,), 5, None)
-    assert board.free_number() == 5
+    data = np.zeros((2, 10, 10), np.uint16)
+    labels = labels_of(data)
+    labels.put((0,), {3: square(0, 0)})
+    labels.add((1,), [square(0, 0), square(5, 5)])
+    assert np.unique(data[1]).tolist() == [0, 4, 5]
+    labels.put((1,), {5: None})
+    assert labels.free_number() == 5
 
 
 def test_a_patch_is_the_part_with_the_object():

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Mapping
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import CancelledError
+from typing import Any
 
 from ...errors import ConfigurationError
 from ...families.base import Size
 from ...inputs.prompts import PromptArray
-from ...inputs.video.opening import VideoSource
+from ...inputs.video.opening import VideoSource, open_frames
 from ...inputs.video.sequences import DEFAULT_WINDOW
 from ...masks.segment import VideoSegment
 from ...transport.base import BaseTransport
 from ...transport.options import Busy
 from ..aio import InThreads, shielded
 from ..spellings import also_spelled
+from .frames import VideoOptions, end
 from .sync import SAM2VideoClient
 from .video import OnProgress, Pass, Segments, Video, row_outputs
 
@@ -60,6 +65,7 @@ class AsyncSAM2VideoClient(InThreads):
             busy=busy,
             transport=transport,
         )
+        self._videos: weakref.WeakSet[Video] = weakref.WeakSet()
         super().__init__(self._client._transport)
 
     def __repr__(self) -> str:
@@ -76,21 +82,36 @@ class AsyncSAM2VideoClient(InThreads):
         window: int = DEFAULT_WINDOW,
     ) -> AsyncVideo:
         """Open a video and start its session. Arguments and errors are those of SAM2VideoClient.open()."""
-        opening = self._threads.submit(
-            lambda: self._client.open(
-                source, quality=quality, every=every, ahead=ahead, snapshot_every=snapshot_every, window=window
-            )
-        )
+        options = VideoOptions(quality, every, ahead, snapshot_every, window)
+        starts = threading.Lock()  # held from the start of the session, or from a cancellation before it
+
+        def open_video() -> Video:
+            frames = open_frames(source, quality, window)
+            if not starts.acquire(blocking=False):
+                frames.close()
+                raise CancelledError
+            return self._client._start(frames, options)
+
+        opening = self._threads.submit(open_video)
         try:
-            return AsyncVideo(self, await shielded(opening))
+            video = await shielded(opening)
         except asyncio.CancelledError:
-            with contextlib.suppress(ConfigurationError):  # somebody else has closed this client
-                self._start(lambda: opening.result().close())  # the server may have started its session
+            if not starts.acquire(blocking=False):  # the server may have started its session
+                with contextlib.suppress(ConfigurationError):  # somebody else has closed this client
+                    self._start(lambda: opening.result().close())
             raise
+        self._videos.add(video)
+        return AsyncVideo(self, video)
 
     async def is_ready(self) -> bool:
         """Whether the server answers and has the video model of this client ready."""
         return await self._run(self._client.is_ready)
+
+    async def aclose(self) -> None:
+        """Cancel all requests and close the connections. Calls that wait for a frame of a stream end."""
+        for video in list(self._videos):
+            video._end()
+        await super().aclose()
 
     async def __aenter__(self) -> AsyncSAM2VideoClient:
         return self
@@ -191,8 +212,15 @@ class AsyncVideo:
     async def _propagate(
         self, current: Pass, on_progress: OnProgress | None
     ) -> AsyncGenerator[tuple[int, Segments], None]:
+        async def run(step: Callable[[], Any]) -> Any:
+            try:
+                return await self._run(step)
+            except asyncio.CancelledError:
+                end(current.stop)  # otherwise, closing the generator waits for the next frame of a stream
+                raise
+
         tracked = self._video._track(current, self._video._read)
-        async with contextlib.aclosing(self._client._each(tracked, self._run)) as steps:
+        async with contextlib.aclosing(self._client._each(tracked, run)) as steps:
             done = 0
             async for step in steps:
                 done += 1

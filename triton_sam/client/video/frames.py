@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import queue
 import threading
 from collections import OrderedDict, deque
@@ -19,6 +20,12 @@ Stop = concurrent.futures.Future[None]
 """Done when a pass has to stop. Any thread may set it."""
 _Job = tuple[int, bool, "concurrent.futures.Future[bool]"]
 """A frame to prepare, and whether to send it."""
+
+
+def end(stop: Stop) -> None:
+    """Set a stop."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):  # another thread has set it
+        stop.set_result(None)
 
 
 @dataclass(frozen=True)

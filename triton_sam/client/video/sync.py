@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from ...errors import ConfigurationError
 from ...families import get_family
+from ...inputs.video.base import FrameSource
 from ...inputs.video.opening import VideoSource, open_frames
 from ...inputs.video.sequences import DEFAULT_WINDOW
 from ...transport.base import BaseTransport
@@ -108,7 +109,10 @@ class SAM2VideoClient:
             ServerError: see triton_sam.errors.
         """
         options = VideoOptions(quality, every, ahead, snapshot_every, window)
-        frames = open_frames(source, quality, window)
+        return self._start(open_frames(source, quality, window), options)
+
+    def _start(self, frames: FrameSource, options: VideoOptions) -> Video:
+        """Start the session of a video. After an error, its source is closed."""
         with contextlib.ExitStack() as opened:
             opened.callback(frames.close)
             video = Video(self._model, frames, options, self._transport)

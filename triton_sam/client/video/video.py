@@ -25,7 +25,7 @@ from ...wire import video as wire
 from ...wire.contract import unknown_form
 from ..flows import carry
 from .flows import WITH_LOGITS, WITH_MASKS, Operation, SessionFlows, VideoModel
-from .frames import SessionFrames, Stop, VideoOptions, look_ahead
+from .frames import SessionFrames, Stop, VideoOptions, end, look_ahead
 
 Result = TypeVar("Result")
 Segments = dict[int, VideoSegment]
@@ -76,7 +76,7 @@ class Video:
         self._stops: weakref.WeakSet[Stop] = weakref.WeakSet()
         self._stops_lock = threading.Lock()
         self._lock = threading.RLock()
-        self._is_closed = False
+        self._closed: Stop = concurrent.futures.Future()
 
     @property
     def num_frames(self) -> int | None:
@@ -103,8 +103,7 @@ class Video:
         with self._stops_lock:
             stops = list(self._stops)
         for stop in stops:
-            with contextlib.suppress(concurrent.futures.InvalidStateError):  # another thread has set it
-                stop.set_result(None)
+            end(stop)
 
     def add(
         self,
@@ -141,6 +140,8 @@ class Video:
         """
         operation = self._prompt(frame, object_id, points, labels, box, mask, clear_old_points)
         index, checked_id = operation.arguments["frame_index"], operation.arguments["object_id"]
+        if self.num_frames is None:  # closing the video ends this wait for a frame
+            list(look_ahead(iter([index]), self._read_and_send, 0, self._closed))
         answer = self._run(operation, row_outputs(logits))
         return self._read(answer, frame=self._frames.outside(index))[checked_id]
 
@@ -207,13 +208,17 @@ class Video:
 
         Later calls raise a ConfigurationError.
         """
-        self.cancel()
+        self._end()
         try:
             with self._lock:
-                self._is_closed = True
                 carry(self._flows.close(), self._transport)
         finally:
             self._frames.source.close()
+
+    def _end(self) -> None:
+        """End all passes, and all waits for a frame of a stream. Later calls raise a ConfigurationError."""
+        self.cancel()
+        end(self._closed)
 
     def _close_quietly(self) -> None:
         with contextlib.suppress(SamError):
@@ -343,8 +348,8 @@ class Video:
 
     def _run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Tensors:
         """Do an operation, and record the object ids of its answer."""
-        if operation.frame is not None and not self._is_closed:
-            # It must be readable, because restoring the session may need it. close() does not wait for a stream.
+        if operation.frame is not None and not self._closed.done():
+            # It must be readable, because restoring the session may need it.
             self._frames.content(operation.frame)
         with self._lock:
             answer = self._carry(operation, outputs)
@@ -358,7 +363,7 @@ class Video:
     def _carry(self, operation: Operation, outputs: tuple[str, ...]) -> Tensors:
         flow = self._flows.run(operation, outputs)
         with self._lock:
-            if self._is_closed:  # otherwise the operation would start a new session
+            if self._closed.done():  # otherwise the operation would start a new session
                 raise ConfigurationError("this video is closed: open it again")
             try:
                 return carry(flow, self._transport)

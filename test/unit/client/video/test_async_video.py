@@ -111,25 +111,43 @@ def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video
     assert roomy_server.operations() == ["start_session", "add_prompt", "close_session"]
 
 
-def test_closing_the_client_does_not_wait_for_the_first_frame_of_a_stream(roomy_server):
-    began, released = threading.Event(), threading.Event()
+async def wait_for_frame(client, images, waits_in, received):
+    """Open a stream, prompt it at frame 0 and track it, or prompt it at frame 1."""
+    video = await client.open(images)
+    await video.add(1 if waits_in == "add" else 0, 1, points=[[1, 1]])
+    async for frame, _ in video.propagate():
+        received.append(frame)
+
+
+ENDS = {"open": "", "add": "this video is closed: open it again", "propagate": "None"}
+"""The error of a call whose client was closed."""
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("waits_in", ENDS)
+def test_closing_the_client_and_cancelling_a_call_do_not_wait_for_a_frame_of_a_stream(
+    roomy_server, waits_in, is_cancelled
+):
+    began, released, received = threading.Event(), threading.Event(), []
 
     def camera():
+        yield from FRAMES[: waits_in != "open"]
         began.set()
         released.wait(60)
-        yield FRAMES[0]
 
     async def run():
         client = AsyncSAM2VideoClient(roomy_server.url, retries=0)
-        opening = asyncio.create_task(client.open(camera()))
-        await asyncio.to_thread(began.wait, 60)
+        call = asyncio.create_task(wait_for_frame(client, camera(), waits_in, received))
+        await asyncio.to_thread(wait_until, lambda: began.is_set() and len(received) == (waits_in == "propagate"))
+        if is_cancelled:
+            call.cancel()
+            await asyncio.wait([call])
         await client.aclose()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
         assert not released.is_set()
+        return str((await asyncio.gather(call, return_exceptions=True))[0])
 
     try:
-        asyncio.run(asyncio.wait_for(run(), 30))
+        assert asyncio.run(asyncio.wait_for(run(), 30)) == ("" if is_cancelled else ENDS[waits_in])
     finally:
         released.set()
 

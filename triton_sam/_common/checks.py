@@ -83,6 +83,18 @@ def is_finite_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
+def whole_number(value: Any) -> int:
+    """Return a whole number, which files also write as 1.0 or as text.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is not a whole number.
+    """
+    number = int(value)
+    if isinstance(value, bool) or (isinstance(value, float) and number != value):
+        raise ValueError(f"{value} is not a whole number")
+    return number
+
+
 def json_kind(value: Any) -> str:
     """Return the JSON type of a value in words, for errors such as "must be text, not a number"."""
     if value is None or isinstance(value, bool):

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from .._common.checks import whole_number
 from ..errors import InputError
 from ..families.base import Family, FloatArray, Size
 from ..inputs.remote import read_json, read_text
@@ -200,15 +201,7 @@ def _points(row: Mapping[str, Any]) -> tuple[Labelled, ...]:
     labels = row.get("labels") or [1] * len(points)
     if not points:
         raise ValueError("no points")
-    return tuple((float(x), float(y), _label(label)) for (x, y), label in zip(points, labels, strict=True))
-
-
-def _label(value: Any) -> int:
-    """Parse a label. Spreadsheets also write 1.0."""
-    number = float(value)
-    if not number.is_integer():
-        raise ValueError("a label is a whole number")
-    return int(number)
+    return tuple((float(x), float(y), whole_number(float(label))) for (x, y), label in zip(points, labels, strict=True))
 
 
 def _json_objects(path: Path) -> Iterator[dict[str, Any]]:

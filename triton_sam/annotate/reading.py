@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._common.checks import whole_number
 from ..errors import InputError
 from ..families.base import Size
 from ..inputs.names import find_file
@@ -66,13 +67,13 @@ def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Promp
     names = {
         image["id"]: str(image["file_name"])
         for image in document["images"]
-        if isinstance(image, dict) and isinstance(image.get("id"), (int, str)) and "file_name" in image
+        if isinstance(image, dict) and isinstance(image.get("id"), (int, float, str)) and "file_name" in image
     }
     owned: dict[str, list[tuple[str, Any]]] = defaultdict(list)
     strays = []
     for number, each in enumerate(annotations, 1):
         what, image = _name_and_image(number, each)
-        told = names.get(image) if isinstance(image, (int, str)) else None
+        told = names.get(image) if isinstance(image, (int, float, str)) else None
         name = None if told is None else source.find_name(told)
         if name is not None:
             owned[name].append((what, each))
@@ -86,7 +87,9 @@ def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Promp
             try:
                 found.append(read(what, each, size))
             except (KeyError, TypeError, ValueError, OverflowError):
-                skipped.append(Skipped(item.name, what, f"it has no usable {field}, or no category_id"))
+                skipped.append(
+                    Skipped(item.name, what, f"it has no usable {field}, or its category_id is not a whole number")
+                )
         return found, skipped
 
     return Prompts(categories_of(document), find, tuple(strays))
@@ -100,13 +103,13 @@ def _name_and_image(number: int, annotation: Any) -> tuple[str, Any]:
 
 def _box(what: str, annotation: Mapping[str, Any], _: Size) -> Prompt:
     x, y, width, height = (float(value) for value in annotation["bbox"])
-    return Prompt(what, int(annotation["category_id"]), box=(x, y, x + width, y + height))
+    return Prompt(what, whole_number(annotation["category_id"]), box=(x, y, x + width, y + height))
 
 
 def _mask(what: str, annotation: Mapping[str, Any], size: Size) -> Prompt:
     shape = annotation["segmentation"]
     mask = shape if isinstance(shape, dict) else _drawn(shape, size)
-    return Prompt(what, int(annotation["category_id"]), mask=mask)
+    return Prompt(what, whole_number(annotation["category_id"]), mask=mask)
 
 
 def _drawn(polygons: Any, size: Size) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from .._common.checks import whole_number
 from ..errors import InputError, VideoError
 from ..families.base import Size
 from ..inputs.formats import LARGE_SUFFIXES, is_image
@@ -341,7 +342,11 @@ def _checked(images: Iterable[tuple[int, str, Path | None, Size | None]]) -> Sou
 
 
 def _size_of(image: Mapping[str, Any]) -> Size | None:
-    return (int(image["width"]), int(image["height"])) if "width" in image and "height" in image else None
+    return (
+        (whole_number(image["width"]), whole_number(image["height"]))
+        if "width" in image and "height" in image
+        else None
+    )
 
 
 def _of_coco(path: Path, root: Path) -> Source:
@@ -349,10 +354,11 @@ def _of_coco(path: Path, root: Path) -> Source:
     names, sizes, faults = [], {}, []
     for number, image in enumerate(document["images"], 1):
         try:
-            name, image_id = str(image["file_name"]), int(image["id"])
+            name, image_id = str(image["file_name"]), whole_number(image["id"])
             sizes[image_id] = _size_of(image)
         except (KeyError, TypeError, ValueError, OverflowError):
-            faults.append(Skipped("", f"image {number}", f"{path.name}: it needs file_name, id, width and height"))
+            why = f"{path.name}: it needs file_name, and id, width and height as whole numbers"
+            faults.append(Skipped("", f"image {number}", why))
         else:
             names.append((image_id, name))
     found = _listed(root, names, sizes)
@@ -363,9 +369,9 @@ def _of_coco(path: Path, root: Path) -> Source:
 def categories_of(document: dict[str, Any]) -> dict[int, str]:
     """Return the category names of a COCO document by id."""
     try:
-        return {int(each["id"]): str(each["name"]) for each in document.get("categories", ())} or dict(OBJECT)
+        return {whole_number(each["id"]): str(each["name"]) for each in document.get("categories", ())} or dict(OBJECT)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError("a category of the COCO file has no id or no name") from error
+        raise InputError("a category of the COCO file has no name, or its id is not a whole number") from error
 
 
 def read_coco(path: Path) -> dict[str, Any]:

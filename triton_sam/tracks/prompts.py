@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .._common.checks import whole_number
 from ..errors import InputError, PromptError
 from ..inputs.header import open_header
 from ..inputs.names import find_file
@@ -157,25 +158,19 @@ def _prompt(path: Path, number: int, row: Mapping[str, Any]) -> ObjectPrompt:
     try:
         points = tuple((float(x), float(y)) for x, y in row.get("points") or ())
         given = row.get("labels")
-        labels = tuple(_whole(label) for label in given) if given is not None else (1,) * len(points)
+        labels = tuple(whole_number(label) for label in given) if given is not None else (1,) * len(points)
         box = None
         if row.get("box") is not None:
             x1, y1, x2, y2 = (float(value) for value in row["box"])
             box = (x1, y1, x2, y2)
         mask = _beside(path, str(row["mask"])) if row.get("mask") else None
-        return ObjectPrompt(_whole(row["object_id"]), _whole(row["frame"]), points, labels, box, mask)
+        return ObjectPrompt(whole_number(row["object_id"]), whole_number(row["frame"]), points, labels, box, mask)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, PromptError):
             raise
         missing = [key for key in ("object_id", "frame") if key not in row]
         why = f"it has no {missing[0]}" if missing else _FORM
         raise PromptError(f"{path}, entry {number} is not a prompt: {why}") from error
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != float(value):
-        raise ValueError(f"{value} is not a whole number")
-    return int(value)
 
 
 def _beside(path: Path, name: str) -> Path:

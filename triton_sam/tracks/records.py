@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._common import strict_json
+from .._common.checks import whole_number
 from ..errors import InputError
 from ..masks.boxes import Box, mask_to_box
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
@@ -79,8 +80,9 @@ class MaskRecord:
             if box is not None:
                 x1, y1, x2, y2 = (int(value) for value in box)
                 box = (x1, y1, x2, y2)
+            frame, object_id = whole_number(row["frame"]), whole_number(row["object_id"])
             scores = float(row["score"]), float(row["object_score"])
-            return cls(int(row["frame"]), int(row["object_id"]), dict(row["rle"]), *scores, box, int(row["area"]))
+            return cls(frame, object_id, dict(row["rle"]), *scores, box, int(row["area"]))
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"this is not the record of a mask: {line[:60]!r}") from error
 

@@ -48,24 +48,29 @@ def test_boxes_that_lie_are_skipped_with_a_reason(source, tmp_path):
         {"id": 82, "image_id": 1, "category_id": 7},
         {"id": 83, "image_id": 2, "category_id": 7, "bbox": [0, 0, 5, 5]},
         {"id": 84, "image_id": 99, "category_id": 7, "bbox": [0, 0, 5, 5]},
+        {"id": 85, "image_id": 1.0, "category_id": 7.0, "bbox": [0, 0, 6, 5]},
+        {"id": 86, "image_id": 1, "category_id": 7.7, "bbox": [0, 0, 7, 5]},
+        {"id": 87, "image_id": 1.7, "category_id": 7, "bbox": [0, 0, 8, 5]},
         "rubbish",
     ]
     prompts = read_boxes(written(tmp_path / "a.json", document), source)
     kept, skipped = usable(prompts, source)
-    assert [each.what for each in kept] == ["annotation 1", "annotation 6"]
+    assert [each.what for each in kept] == ["annotation 1", "annotation 6", "annotation 85"]
     assert dict(skipped) == {
         "annotation 2": "an equal prompt of the same category precedes it",
         "annotation 3": "the box lies outside the image of 40 x 30 pixels",
         "annotation 4": "the box has no area",
         "annotation 5": "a number of the box is not finite",
         "annotation 80": "there is no category 9",
-        "annotation 81": "it has no usable bbox, or no category_id",
-        "annotation 82": "it has no usable bbox, or no category_id",
+        "annotation 81": "it has no usable bbox, or its category_id is not a whole number",
+        "annotation 82": "it has no usable bbox, or its category_id is not a whole number",
+        "annotation 86": "it has no usable bbox, or its category_id is not a whole number",
     }
     assert [(each.image, each.what) for each in prompts.strays] == [
         ("gone.png", "annotation 83"),
         ("", "annotation 84"),
-        ("", "annotation 12"),
+        ("", "annotation 87"),
+        ("", "annotation 15"),
     ]
 
 

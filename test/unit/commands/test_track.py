@@ -228,12 +228,21 @@ def test_prompts_of_all_kinds_reach_the_server(video_server, clip, tmp_path):
     mask[10:30, 31:49] = True
     Image.fromarray(mask).save(tmp_path / "mask.png")
     options = ["--point", "0:12,12", "--object", "3", "--box", "1:2,3,20,21", "--negative-point", "1:4,5"]
-    options += ["--object", "1", "--negative-point", "0:30,30", "--object", "9", "--mask", f"2:{tmp_path}/mask.png"]
+    options += [
+        "--object",
+        "1",
+        "--negative-point",
+        "0:30,30",
+        "--object",
+        f"{2**53 + 1}",
+        "--mask",
+        f"2:{tmp_path}/mask.png",
+    ]
     assert track(clip, *options, "--out", tmp_path / "out", "--format", "rle") == 0
     rows = [
         {"object_id": 1, "frame": 0, "points": [[12, 12], [30, 30]], "labels": [1, 0]},
         {"object_id": 3, "frame": 1, "points": [[4, 5]], "labels": [0], "box": [2, 3, 20, 21]},
-        {"object_id": 9, "frame": 2, "mask": "mask.png"},
+        {"object_id": 2**53 + 1, "frame": 2, "mask": "mask.png"},
     ]
     (tmp_path / "prompts.json").write_text(json.dumps(rows))
     more = ["--prompts", tmp_path / "prompts.json", "--out", tmp_path / "other", "--format", "rle"]
@@ -243,7 +252,7 @@ def test_prompts_of_all_kinds_reach_the_server(video_server, clip, tmp_path):
     first, second, third = (video_server.arguments(number) for number in numbers[:3])
     assert (first["frame_index"], first["points"], first["labels"]) == (0, [[12, 12], [30, 30]], [1, 0])
     assert (second["object_id"], second["box"], second["points"]) == (3, [2, 3, 20, 21], [[4, 5]])
-    assert (third["object_id"], third["frame_index"]) == (9, 2)
+    assert (third["object_id"], third["frame_index"]) == (2**53 + 1, 2)
     np.testing.assert_array_equal(video_server.requests[numbers[2]].inputs[wire.MASK], mask)
 
 

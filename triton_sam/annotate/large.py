@@ -24,7 +24,7 @@ from ..inputs.images import ImageSource
 from ..inputs.remote import is_remote, place_of
 from ..tiles import LargeImage, LargeObject, open_large_image
 from ..tiles.folders import is_zarr, large_images_below
-from ..tiles.joining import Joiner, Placed, tiles, to_object
+from ..tiles.joining import Joiner, Placed, tiles, to_objects
 from ..tiles.parts import check_tiles
 from ..tiles.pyramid import Georeference, Region
 from .folder import ImageRecord
@@ -338,7 +338,7 @@ def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_
     size = image.size or image.level
     with _OPEN.image(file_of(image), tiling) as opened:
         georeference = opened.georeference
-    objects = [to_object(part, image.level, size) for _, part in found]
+    objects = to_objects((part for _, part in found), image.level, size)
     return LargeResult(image.id, image.name, size, georeference, objects, [category for category, _ in found])
 
 

@@ -138,8 +138,8 @@ class ImagesInThreads(InThreads):
         from ..everything.search import Found, FoundObjects
         from .everything import to_search
 
-        searched = to_search(self._client._pair, image, self._client._embeddings, parameters)
-        async with contextlib.aclosing(self.search_steps(*searched)) as steps:
+        steps = self.search_steps(*to_search(self._client._pair, image, self._client._embeddings, parameters))
+        async with contextlib.aclosing(steps):
             async for step in steps:
                 if isinstance(step, Found):
                     return await self._run(FoundObjects, step)

@@ -69,9 +69,9 @@ def search(
     Closing the generator ends the search, and cancels its requests at Triton.
     """
     image = plain_source(image)  # an open file can be read only once
-    whole = encode(image) if embeddings is None else embeddings
+    embeddings = encode(image) if embeddings is None else embeddings
     opened: Image.Image | None = None
-    running = search_in_parts(whole.image_size, parameters)
+    running = search_in_parts(embeddings.image_size, parameters)
     coming: Iterator[Part] = iter(())
     ahead: deque[Future[Found | None]] = deque()
     answer: Any = None
@@ -85,7 +85,8 @@ def search(
             answer = None
             if isinstance(asked, Encode):
                 if asked.crop is None:
-                    answer = whole
+                    answer = encode(image) if embeddings is None else embeddings
+                    embeddings = None  # only in tiny images, a crop is also the whole image
                 else:
                     opened = opened or open_image(image)
                     answer = encode(opened.crop(asked.crop))

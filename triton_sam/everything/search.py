@@ -293,6 +293,7 @@ def search_in_parts(size: Size, parameters: Parameters, points_per_request: int 
         kept = _without_overlaps(masks, parameters.box_nms_thresh)
         found.dropped["box_nms_thresh"] += len(masks) - len(kept)
         found.masks += kept
+        del encoded, parts, each  # the embeddings are freed before the next crop is encoded
     if len(crops) > 1:
         _suppress_crops(found, parameters.crop_nms_thresh)
     if parameters.min_mask_region_area:

@@ -26,6 +26,7 @@ class LargeObject:
         mask: bool (h,w) of a part of the image. It has fewer pixels than the part if a smaller level was used.
         region: the part, in pixels of the whole image.
         is_cut: whether the mask reaches a border of the part inside the image, so that it may be incomplete.
+        object_index: index of the prompt or, in a search for all objects, of the object, from 0.
         candidate: index of the candidate for that prompt, from 0.
     """
 
@@ -267,9 +268,12 @@ def _starts(length: int, side: int, overlap: int) -> list[int]:
     return [round(number * (length - side) / (count - 1)) for number in range(count)]
 
 
-def to_object(placed: Placed, level: Size, image: Size) -> LargeObject:
-    """Return an object in pixels of the whole image."""
+def to_objects(found: Iterable[Placed], level: Size, image: Size) -> list[LargeObject]:
+    """Return objects in pixels of the whole image, numbered from 0."""
     across, down = image[0] / level[0], image[1] / level[1]
-    x1, y1, x2, y2 = placed.box
-    region = (round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down))
-    return LargeObject(placed.bits, region, placed.score)
+    objects = []
+    for number, each in enumerate(found):
+        x1, y1, x2, y2 = each.box
+        region = (round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down))
+        objects.append(LargeObject(each.bits, region, each.score, object_index=number))
+    return objects

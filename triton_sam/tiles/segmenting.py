@@ -15,7 +15,7 @@ from ..errors import PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray
 from ..masks.segment import Segment
-from .joining import Joiner, LargeObject, Placed, tiles, to_object
+from .joining import Joiner, LargeObject, Placed, tiles, to_objects
 from .parts import SIDE, check_tiles, is_cut, length_for, part_around
 from .pyramid import LargeImage, Region, Window
 from .stored import StoredTiles
@@ -116,7 +116,7 @@ class LargeImageClient:
             joiner.add(region, [one for each in found if (one := Placed.of(each.mask, region, each.score))])
             if progress is not None:
                 progress(number, len(regions))
-        return [to_object(each, chosen.size, self.image.size) for each in joiner.joined()]
+        return to_objects(joiner.joined(), chosen.size, self.image.size)
 
     def _check(self, around: np.ndarray[Any, Any], view: Region | None) -> None:
         if not len(around):

@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -24,8 +25,10 @@ from triton_sam import (
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.client.aio import AsyncSAM2TritonClient
+from triton_sam.client.everything import last_of, search
 from triton_sam.client.flows import ASK_AGAIN_SECONDS
-from triton_sam.everything.parameters import METADATA_KEY, thresholds_in, thresholds_of
+from triton_sam.everything.parameters import METADATA_KEY, parameters_of, thresholds_in, thresholds_of
+from triton_sam.everything.search import Found
 from triton_sam.inputs.images import open_image
 from triton_sam.repository.folder import BUILT_IN_CHECKPOINT
 from triton_sam.sessions.image.everything import read_job, read_part
@@ -237,6 +240,21 @@ def test_an_image_whose_embeddings_are_here_is_searched_without_crops(image_serv
         assert [each.mask.shape for each in found] == [(48, 64)]
         with pytest.raises(ConfigurationError, match="crop_n_layers needs the image itself"):
             client.everything(crop_n_layers=1)
+
+
+def test_the_embeddings_of_an_image_are_freed_before_its_crops_are_encoded(image_server):
+    made = []
+
+    def encode(image):
+        wait_until(lambda: all(embeddings() is None for embeddings in made))  # a thread may still end its call
+        encoded = client.encode(image)
+        made.append(weakref.ref(encoded))
+        return encoded
+
+    parameters = parameters_of("sam2", {**LOW, "crop_n_layers": 1})
+    with SAM2TritonClient(image_server.url, embeddings="client") as client:
+        last_of(search(encode, lambda part: Found(), IMAGE, parameters))
+    assert len(made) == 1 + 4
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_everything_joins_the_objects_of_tiles(client):
     steps = []
     found = client.everything(tile=512, overlap=128, progress=lambda done, total: steps.append((done, total)))
     assert sorted(each.box for each in found) == sorted(OBJECTS)
+    assert [each.object_index for each in found] == list(range(len(OBJECTS)))
     assert {each.area for each in found} == {(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in OBJECTS}
     assert steps[-1] == (len(steps), len(steps))
     assert len(steps) == 8 * 6

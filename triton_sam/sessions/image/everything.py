@@ -140,6 +140,7 @@ def find_everything(content: bytes, parameters: Parameters, family: Family, netw
     if networks.stopped():
         raise TaskCancelledError
     images, reply = networks.images, networks.reply
+    whole: HeldImage | None
     whole = images.find(content, reply)
     opened: Image.Image | None = None
     running = search_in_parts(whole.image_size, parameters, max(networks.step, POINTS_PER_REQUEST))
@@ -155,7 +156,8 @@ def find_everything(content: bytes, parameters: Parameters, family: Family, netw
         answer = None
         if isinstance(asked, Encode):
             if asked.crop is None:
-                answer = whole
+                answer = images.find(content, reply) if whole is None else whole
+                whole = None  # only in tiny images, a crop is also the whole image
             else:
                 opened = opened or open_image(content, FORMATS)
                 answer = images.encode_part(opened.crop(asked.crop), reply)

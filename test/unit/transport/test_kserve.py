@@ -250,10 +250,20 @@ def test_a_name_that_nobody_finds_ends_with_the_time_of_the_call(monkeypatch):
     assert time.monotonic() - began < LIMIT
 
 
-def test_the_next_address_of_a_host_is_tried(monkeypatch):
+def test_the_next_address_of_a_host_is_tried_in_the_rest_of_the_time(monkeypatch):
+    waits = []
+
+    def connect(sock, address):
+        waits.append(sock.gettimeout())
+        return socket.socket.connect(sock, address)
+
+    monkeypatch.setattr("triton_sam.transport.timed_sockets.CONNECT_TIMEOUT", 1000)
+    monkeypatch.setattr("triton_sam.transport.timed_sockets.TimedSocket.connect", connect)
     with Server(always(DONE)) as server:
         port = parse_url(server.url).address.rpartition(":")[2]
         found = socket.getaddrinfo("127.0.0.2", port, type=socket.SOCK_STREAM)
         found += socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
         monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
-        assert infer(KServeClient(parse_url(f"http://two.example:{port}")))["y"].tolist() == [97, 98]
+        client = KServeClient(parse_url(f"http://two.example:{port}"))
+        assert infer(client, seconds=1000)["y"].tolist() == [97, 98]
+    assert waits[0] <= 500 < waits[1] <= 1000

@@ -126,12 +126,7 @@ COLORS = {
 
 def name_of(who: str, protocol: str | None) -> str:
     """Return the name of a contender and its protocol for reports."""
-    return WHO[who] + (f", {protocol_name(protocol)}" if protocol else "")
-
-
-def protocol_name(protocol: str | None) -> str:
-    """Return the usual spelling of a protocol: HTTP, gRPC, or "" for None."""
-    return {"http": "HTTP", "grpc": "gRPC"}.get(protocol or "", "")
+    return WHO[who] + {None: "", "http": ", HTTP", "grpc": ", gRPC"}[protocol]
 
 
 def table(results: Results) -> str:

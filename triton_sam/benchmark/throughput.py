@@ -91,7 +91,7 @@ def crowd_row(
         "errors": float(len(result.errors)),
         "refused": float(len(result.refused_ms)),
         "seconds": result.seconds,
-        "least_calls_of_a_user": float(result.min_calls),
+        "least_calls_of_a_user": float(min(len(user) for user in result.ms)),
         "most_calls_of_a_user": float(max(len(user) for user in result.ms)),
         **(metrics or {}),
     }

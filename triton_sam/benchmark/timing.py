@@ -103,11 +103,6 @@ class Crowd:
         """The number of successful calls per second."""
         return len(self.all_ms) / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def min_calls(self) -> int:
-        """The number of calls of the user with the fewest calls."""
-        return min(len(user) for user in self.ms)
-
 
 def crowd(
     users: int, act: Callable[[int, int], object], seconds: float, pause: Callable[[int], float] | None = None

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -100,8 +100,11 @@ def _machine() -> Iterator[Finding]:
     yield _local_triton()
     yield _onnxruntime()
     yield _processor()
-    yield _export_packages()
-    yield _service_packages()
+    exporting = ("torch", "torchvision", "segment_anything", "sam2", "transformers", "onnx", "onnxscript")
+    purpose = "needed for SAM3's words and videos, other image sizes, and to verify"
+    yield _packages("export", exporting, ("torch", "sam2", "onnx"), purpose, "SAM2_BUILD_CUDA=0 ")
+    serving = ("fastapi", "uvicorn")
+    yield _packages("service", serving, serving, "needed only for the web page and the REST API")
     yield _memory()
     yield _tool(
         "GPU", ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], "serving runs on the CPU"
@@ -140,23 +143,12 @@ def _processor() -> Finding:
     return Finding("OpenVINO", "ok", f"{version}, and this processor has instructions for bf16")
 
 
-def _export_packages() -> Finding:
-    names = ("torch", "torchvision", "segment_anything", "sam2", "transformers", "onnx", "onnxscript")
+def _packages(extra: str, names: Sequence[str], shown: Sequence[str], purpose: str, before: str = "") -> Finding:
+    """Report whether the packages of an extra are installed, and the versions of some of them."""
     absent = [name for name in names if find_package(name) is None]
     if absent:
-        text = (
-            f"{', '.join(absent)} not installed; needed for SAM3's words and videos, other image sizes, and to verify"
-        )
-        return Finding("export", "note", text, f"SAM2_BUILD_CUDA=0 {install('export')}")
-    return Finding("export", "ok", f"torch {_version('torch')}, sam2 {_version('sam2')}, onnx {_version('onnx')}")
-
-
-def _service_packages() -> Finding:
-    absent = [name for name in ("fastapi", "uvicorn") if find_package(name) is None]
-    if absent:
-        text = f"{', '.join(absent)} not installed; needed only for the web page and the REST API"
-        return Finding("service", "note", text, install("service"))
-    return Finding("service", "ok", f"fastapi {_version('fastapi')}, uvicorn {_version('uvicorn')}")
+        return Finding(extra, "note", f"{', '.join(absent)} not installed; {purpose}", before + install(extra))
+    return Finding(extra, "ok", ", ".join(f"{name} {_version(name)}" for name in shown))
 
 
 def _memory() -> Finding:

@@ -127,12 +127,6 @@ def unlink_model(link: Path) -> None:
     link.unlink(missing_ok=True)
 
 
-def warn_of_mistaken_versions(folders: Iterable[Path]) -> None:
-    """Log the folders that Triton mistakes for versions of models, for servers that read the repository directly."""
-    for path in (path for folder in folders for path in mistaken_versions(folder)):
-        logger.warning("%s: Triton takes this folder for a version of the model: rename it, or move it away", path)
-
-
 def hide_key(word: str) -> str:
     """Return a command-line argument without the key of a restricted API, for logs."""
     match = _KEY.fullmatch(word)
@@ -147,7 +141,8 @@ def open_options(
     Args:
         given: the user's options. If they set a control mode, the user decides which models are loaded.
     """
-    warn_of_mistaken_versions(folder.path for folder in folders)
+    for path in (path for folder in folders for path in mistaken_versions(folder.path)):
+        logger.warning("%s: Triton takes this folder for a version of the model: rename it, or move it away", path)
     options = [f"--model-repository={PlainNames(run_directory / 'repository').of(repository)}"]
     chosen = values_of(given, CONTROL_MODE)
     options += [] if chosen else [f"{CONTROL_MODE}=explicit"]

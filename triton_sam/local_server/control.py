@@ -98,19 +98,13 @@ class SupervisedServer:
 
 
 def find_closed_server(port: int) -> SupervisedServer | None:
-    """Return the server of find_server() if it refuses requests to load models."""
-    server = find_server(port)
-    return server if server is not None and server.state.get("links") else None
-
-
-def find_server(port: int) -> SupervisedServer | None:
-    """Return this user's supervised server that listens on a local port; None if there is none."""
+    """Return this user's supervised server that listens on a local port and refuses requests to load models."""
     for lock in sorted(SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}")):
         with contextlib.suppress(OSError, ValueError, KeyError):
             if lock.stat().st_uid == os.getuid() and is_held(lock):
                 run_directory = Path(json.loads(lock.read_text("ascii"))["run_directory"])
                 state = read_state(run_directory)
-                if port in state.get("ports", {}).values() and _is_alive(state["supervisor"]):
+                if state["links"] and port in state["ports"].values() and _is_alive(state["supervisor"]):
                     return SupervisedServer(run_directory, state)
     return None
 

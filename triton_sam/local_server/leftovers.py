@@ -11,6 +11,9 @@ import os
 import shutil
 from pathlib import Path
 
+with contextlib.suppress(ImportError):  # on Windows, where no server runs
+    import fcntl
+
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place of POSIX shared memory, not a temporary file
 SHM_FAMILY = "triton_sam_"
 LOCK_SUFFIX = "lock"
@@ -26,8 +29,6 @@ def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
     Returns:
         The descriptor of the file; None if /dev/shm does not exist.
     """
-    import fcntl  # here, so that the module can be imported on Windows, where no server runs
-
     path = SHARED_MEMORY / f"{shm_prefix}{LOCK_SUFFIX}"
     try:
         while True:
@@ -50,8 +51,6 @@ def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
 
 def is_held(lock: Path) -> bool:
     """Return whether a living supervisor holds a lock file. A process id would not do: it may have been reused."""
-    import fcntl  # see hold_lock()
-
     descriptor = os.open(lock, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,8 +63,6 @@ def is_held(lock: Path) -> bool:
 
 def remove_stale_servers() -> None:
     """Remove the files and segments of servers whose supervisor was killed, which released its lock."""
-    import fcntl  # see hold_lock()
-
     for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
         try:
             descriptor = os.open(lock, os.O_RDWR)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,9 +113,9 @@ class StubWatch:
         index = self._index()
         # While Triton does not answer, the result is "". It may refuse to answer, because the list may need a key.
         wanted = set() if index is None else models & ready_models(index) if isinstance(index, list) else models
-        living = count_by_model(find_stubs(self._server_pid))
+        living = Counter(stub.model for stub in find_stubs(self._server_pid))
         for model in sorted(wanted):
-            if living.get(model, 0) < self._instances(model):
+            if living[model] < self._instances(model):
                 return model
         return ""
 
@@ -174,11 +175,6 @@ def failed_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
 def has_failed(row: Mapping[str, Any]) -> bool:
     """Return whether a row of an index is a version of a model that failed to load."""
     return row.get("state") == "UNAVAILABLE" and row.get("reason") not in (None, "", "unloaded")
-
-
-def count_by_model(stubs: set[Stub]) -> dict[str, int]:
-    models = [stub.model for stub in stubs]
-    return {model: models.count(model) for model in models}
 
 
 def find_stubs(server_pid: int) -> set[Stub]:

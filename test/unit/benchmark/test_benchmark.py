@@ -67,7 +67,7 @@ def test_a_crowd_counts_users_and_errors(monkeypatch):
 
     found = crowd(3, act, 1.0)
     assert len(found.ms) == 3
-    assert found.min_calls >= 1
+    assert min(map(len, found.ms)) >= 1
     assert found.errors == ["no"]
     assert found.per_second > 0
     with pytest.raises(errors.InferenceError):

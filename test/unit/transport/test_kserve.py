@@ -246,8 +246,14 @@ def test_a_name_that_nobody_finds_ends_with_the_time_of_the_call(monkeypatch):
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         infer(KServeClient(parse_url("http://somewhere")), seconds=TIMEOUT)
+    assert [each.daemon for each in threading.enumerate() if each.name == "triton-sam-name"] == [True]
     never.set()
     assert time.monotonic() - began < LIMIT
+
+
+def test_a_name_with_a_part_that_is_too_long_is_refused():
+    with pytest.raises(OSError, match=r"^x{64}\.example is not a host name: "):
+        infer(KServeClient(parse_url(f"http://{'x' * 64}.example")))
 
 
 def test_the_next_address_of_a_host_is_tried_in_the_rest_of_the_time(monkeypatch):

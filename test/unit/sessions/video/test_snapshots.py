@@ -12,7 +12,7 @@ from triton_sam.errors import (
     PromptError,
 )
 from triton_sam.families import get_family
-from triton_sam.sessions.video.memory import Limits, ObjectMemory, Output, sizes
+from triton_sam.sessions.video.memory import Limits, ObjectMemory, Output, Points, TrackedFrames, sizes
 from triton_sam.sessions.video.sessions import read_snapshot, write_snapshot
 from triton_sam.sessions.video.tracker import Tracker
 
@@ -99,19 +99,30 @@ def test_a_hostile_snapshot_with_a_right_hash_is_refused(video_sessions):
 
 def test_memories_of_another_shape_and_dtype_survive():
     """EdgeTAM's memories are float32 tokens, whose shape does not depend on the image size."""
-    family = get_family("edgetam").at(256)
-    table = family.tracking
+    table = get_family("edgetam").at(256).tracking
     before, after = (Tracker(None, table, 256, 9, Limits()) for _ in range(2))
     rng = np.random.default_rng(0)
     memory = rng.normal(size=table.memory_shape).astype(np.float32)
     output = Output(rng.random(256, np.float32), 1.0, 0.5, rng.random((1, 64, 64), np.float32), memory)
-    before.objects[1] = ObjectMemory(prompted={0: output})
+    points = Points(rng.random((2, 2), np.float32), np.float32([1, 0]))
+    runs = [(range(3, 8, 2), False), (range(9, 4, -1), True), (range(7, 8), True)]
+    before.objects[1] = ObjectMemory(
+        {0: output}, new_tracked={3: output}, points={5: points}, masked={4}, frames=TrackedFrames(runs)
+    )
     assert read_snapshot(write_snapshot(before, SIZE, "models"), after, "models") == SIZE
-    found = after.objects[1].prompted[0]
-    for name in ("memory", "logits", "pointer"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(output, name))
-    assert found.memory.dtype == np.float32
+    copy = after.objects[1]
+    for found in (copy.prompted[0], copy.new_tracked[3]):
+        for name in ("memory", "logits", "pointer", "score", "iou"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(output, name))
+        assert found.memory.dtype == np.float32
     assert sizes(table) == (found.memory.nbytes, found.logits.nbytes, found.pointer.nbytes)
+    np.testing.assert_array_equal(copy.points[5].coords, points.coords)
+    np.testing.assert_array_equal(copy.points[5].labels, points.labels)
+    assert (copy.masked, copy.frames.runs) == ({4}, runs)
+    for kind, lost in (("prompted", "memory"), ("prompted", "logits"), ("new_prompted", "logits")):
+        before.objects[1] = ObjectMemory(**{kind: {0: replace(output, **{lost: None})}})
+        with pytest.raises(InputError, match=DAMAGED):
+            read_snapshot(write_snapshot(before, SIZE, "models"), after, "models")
 
 
 # Memories that a client updates after it has compared the masks of a frame with detections

@@ -10,6 +10,8 @@ from support import cvat_requests
 from support.running_service import running_service, service_without_triton
 from support.tools import AWAY, BEARER, BOX, CLICK, TOKEN, TOOLS, base64_of, osam_mask
 
+from triton_sam.annotate.prompts import mask_logits
+from triton_sam.families import get_family
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.adapters.roboflow import pixel_polygons
@@ -122,7 +124,14 @@ def test_qupath_refines_a_mask_and_shows_candidates(http, image64, sam2):
     [plain] = posted(http, "/sam/", body)
     [refined] = posted(http, "/sam/", {**body, "b64mask": base64_of(clicked.to_png())})
     assert plain["properties"]["quality"] == pytest.approx(clicked.score, abs=1e-6)
-    assert refined["properties"]["quality"] != plain["properties"]["quality"]
+    logits = mask_logits(clicked.mask, get_family("sam2"))
+    expected = sam2.segment([CLICK], [1], mask_input=logits[None, None])[0]
+    assert refined["properties"]["quality"] == pytest.approx(expected.score, abs=1e-6) != plain["properties"]["quality"]
+    cut = base64_of(clicked.to_png()[:-40])
+    for mask, words in (("?", "b64mask: send"), (base64_of(b"no image"), "unsupported"), (cut, "b64mask: ")):
+        refused = http.post("/sam/", json={**body, "b64mask": mask})
+        assert refused.status_code in (415, 422)
+        assert words in refused.json()["detail"]
     fewer = http.post("/sam/", json={**body, "point_coords": [CLICK, CLICK]})
     assert (fewer.status_code, "send one for each" in fewer.text) == (422, True)
     candidates = posted(http, "/sam/", {**body, "multimask_output": True})

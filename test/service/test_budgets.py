@@ -5,9 +5,11 @@ import errno
 import io
 import json
 import socket
+import tempfile
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from triton_sam.service.adapters.bridge import Bridge
 from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
 from triton_sam.service.cancellation import CancellableRequests
+from triton_sam.service.logs import LOGGER
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import ServiceSettings
@@ -194,15 +197,18 @@ def test_a_fault_of_the_service_is_answered_with_its_id(http):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_told_and_no_fault_of_the_service(http, monkeypatch, number):
-    """Starlette writes uploads of more than a megabyte to a temporary file."""
+    """The log says where. Starlette writes uploads of more than a megabyte to a temporary file."""
 
     def full(*_):
         raise OSError(number, "No space left on device")
 
+    logged = Mock()
+    monkeypatch.setattr(LOGGER, "error", logged)
     monkeypatch.setattr("starlette.datastructures.UploadFile.write", full)
     answer = http.post("/v1/images", files={"image": bytes(9)})
     assert problem(answer, 503)["code"] == "disk_full"
     assert "retry-after" in answer.headers
+    assert logged.call_args.kwargs["extra"]["fields"]["folder"] == tempfile.gettempdir()
 
 
 @pytest.mark.anyio

@@ -181,13 +181,16 @@ def test_a_blank_token_does_not_open_the_service(monkeypatch, capsys):
 
 def test_uploads_stay_in_tmpdir(tmp_path, monkeypatch):
     """Python chooses /tmp if the disk of $TMPDIR is full at the first temporary file."""
-    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "absent"))
-    run.stay_in_tmpdir()
-    assert tempfile.gettempdir() == "/tmp"
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    run.stay_in_tmpdir()
-    assert tempfile.gettempdir() == str(tmp_path)
+    monkeypatch.setattr("triton_sam.service.logs.set_up", lambda _: None)
+    monkeypatch.setattr(run, "_triton", Mock(side_effect=ServerTimeoutError("no Triton")))
+    file = tmp_path / "file"
+    file.touch()
+    for folder, used in ((tmp_path / "absent", "/tmp"), (file, "/tmp"), (tmp_path, str(tmp_path))):
+        monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+        monkeypatch.setenv("TMPDIR", str(folder))
+        with pytest.raises(ServerTimeoutError):
+            run.serve(ServiceSettings(), "127.0.0.1", 0)
+        assert tempfile.gettempdir() == used
 
 
 def test_a_taken_port_is_named(capsys):

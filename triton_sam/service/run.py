@@ -57,7 +57,10 @@ def serve(
     address = resolve_host(host)
     port = choose_ports(address, {"service": port})["service"]
     logs.set_up(settings.log_format)
-    stay_in_tmpdir()
+    folder = os.environ.get("TMPDIR")
+    if folder and Path(folder).is_dir() and os.access(folder, os.W_OK):
+        # If its disk is full, Python would use /tmp instead, which is memory in the container.
+        tempfile.tempdir = folder
     # Our own limit rejects large images with a clear error, so a warning in the log would not help.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
@@ -92,16 +95,6 @@ def serve(
             message = f"the service could not listen on {host}, port {port}: give another --port or --host"
             raise PortInUseError(message, port=port) from None
     return 0
-
-
-def stay_in_tmpdir() -> None:
-    """Use $TMPDIR for temporary files even if its disk is full: uploads then fail with a clear error.
-
-    Python would use /tmp instead, which is memory in the container.
-    """
-    folder = os.environ.get("TMPDIR")
-    if folder and Path(folder).is_dir() and os.access(folder, os.W_OK):
-        tempfile.tempdir = folder
 
 
 def _server(config: uvicorn.Config, app: FastAPI, send_spans: Callable[[], object]) -> uvicorn.Server:

@@ -106,6 +106,27 @@ def test_a_file_with_too_many_frames_is_read_no_further(clip, monkeypatch):
     assert max(counts) == 8
 
 
+@pytest.mark.parametrize(("gone", "early"), [(1, 0), (0, 4)])
+def test_packets_without_a_frame_are_no_frames(tmp_path, gone, early):
+    """They need the key frame that is gone, or are earlier than the beginning, which an edit list sets."""
+    path = tmp_path / "cut.mp4"
+    with av.open(str(write(tmp_path / "clip.mp4"))) as container, av.open(str(path), "w") as copy:
+        stream = copy.add_stream_from_template(container.streams.video[0])
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        for packet in packets[gone:]:
+            packet.pts -= early * packet.duration
+            packet.dts -= early * packet.duration
+            packet.stream = stream
+            copy.mux(packet)
+    source = open_frames(path)
+    frames = source.num_frames
+    assert told(source.frame(0)) == COUNT - frames > 1
+    source.close()
+    video_files.VideoFrames(path, most=frames).close()
+    with pytest.raises(video_files.TooManyFramesError):
+        video_files.VideoFrames(path, most=frames - 1)
+
+
 def test_time_stamps_that_are_the_order_of_decoding_are_not_believed(tmp_path, mp4):
     """box.mp4 among the samples of OpenCV has such time stamps."""
     path = tmp_path / "clip.mp4"

@@ -219,8 +219,6 @@ def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | N
 
 async def _refining(bridge: Bridge, text: str, pair: Pair) -> FloatArray:
     """Return the mask in a base64 string as logits of the decoder's input size, float32 (S,S)."""
-    if not pair.family.takes_mask:
-        raise Problem(422, f"{pair.name} takes no mask: leave b64mask out")
     content = await asyncio.to_thread(decoded, text, "b64mask")
     size = await asyncio.to_thread(check_image, content, bridge.engine.settings.max_megapixels)
 

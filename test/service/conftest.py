@@ -57,21 +57,21 @@ def mp4(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def fakes(request):
-    """A service with fake clients. FAKES in a test's file has the options of service_with_fakes."""
-    from support.fake_clients import service_with_fakes
+def drawn(request):
+    """A service whose networks draw. SERVICE in a test's file has the options of drawn_service."""
+    from support.drawn_server import drawn_service
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("triton_sam.service.videos.sessions.MOST_SECONDS", 0.02)
-        with service_with_fakes(**getattr(request.module, "FAKES", {})) as fakes:
-            yield fakes
+        with drawn_service(**getattr(request.module, "SERVICE", {})) as drawn:
+            yield drawn
 
 
 @pytest.fixture
-def running(fakes):
+def running(drawn):
     """That service. After the test, nothing waits or fails."""
-    yield fakes
-    fakes.reset()
+    yield drawn
+    drawn.server.reset()
 
 
 @pytest.fixture
@@ -80,8 +80,9 @@ def http(running):
 
 
 @pytest.fixture
-def tracker(running):
-    return running.tracker
+def drawing(running):
+    """The server of that service."""
+    return running.server
 
 
 @pytest.fixture

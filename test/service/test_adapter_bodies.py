@@ -81,13 +81,13 @@ def all_adapters(light_triton):
         yield all_adapters
 
 
-FAKES = {"words": True, "adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "max_videos": 100_000}
+SERVICE = {"words": True, "adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "max_videos": 100_000}
 
 
 @pytest.fixture(scope="module")
-def without_triton(fakes):
+def without_triton(drawn):
     """A service that finds words and tracks videos."""
-    return fakes.service
+    return drawn.service
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The common behaviour of the tools that follow objects through frames. Their video client moves discs."""
+"""The common behaviour of the tools that follow objects through frames."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import clip
 from support.conditions import wait_until
-from support.fake_clients import service_with_fakes
+from support.drawn_server import drawn_service
 from support.tools import base64_of
 
 from triton_sam.errors import InferenceError
@@ -86,7 +86,7 @@ FOLLOW = {
 """Follow the disc that begins at x, y through all frames, as each tool does it; return its box in each frame."""
 
 
-FAKES = {"adapters": TOOLS, "video_idle_seconds": 60, "max_video_frames": 8}
+SERVICE = {"adapters": TOOLS, "video_idle_seconds": 60, "max_video_frames": 8}
 
 
 def check(boxes, x, y):
@@ -104,11 +104,11 @@ def test_users_follow_objects_and_do_not_disturb_each_other(http, tool):
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_failure_of_triton_is_told_and_the_next_call_works(running, http, tool):
-    running.tracker.failure = InferenceError("the GPU is gone")
+    running.server.frames.failure = InferenceError("the GPU is gone")
     with pytest.raises(Refused, match="the GPU is gone") as caught:
         FOLLOW[tool](http, X, Y)
     assert caught.value.status == 502
-    running.reset()
+    running.server.reset()
     check(FOLLOW[tool](http, X, Y), X, Y)
 
 
@@ -125,8 +125,8 @@ def test_too_many_videos_are_refused(running, http, tool):
 
 
 def test_what_nobody_uses_ends():
-    with service_with_fakes(adapters=TOOLS, video_idle_seconds=0.3) as fakes:
-        http, budgets = fakes.service.http, fakes.service.app.state.engine.budgets
+    with drawn_service(adapters=TOOLS, video_idle_seconds=0.3) as drawn:
+        http, budgets = drawn.service.http, drawn.service.app.state.engine.budgets
         begin = {"image": FRAMES[0], "shapes": [[X - 30, Y - 30, X + 30, Y + 30]], "states": []}
         states = post(http, CVAT, begin, headers=TRACKER)["states"]
         init = {"model": "sam2-video", "frames": FRAMES}
@@ -134,7 +134,7 @@ def test_what_nobody_uses_ends():
         frame = ("0.png", clip.png(0), "image/png")
         assert http.post("/sam/upload/", data={"dirname": "lost"}, files={"file": frame}).status_code == 200
         wait_until(lambda: (budgets.videos.used, budgets.video_bytes.used, budgets.video_masks.used) == (0, 0, 0))
-        assert all(video.is_closed for video in fakes.tracker.videos)
+        assert not drawn.server.sessions
         late = (
             (CVAT, {"image": FRAMES[1], "shapes": [], "states": states}),
             (f"{X_ANYLABELING}/prompt", {"model": "sam2-video", "session_id": session, "frame_index": 0}),
@@ -148,10 +148,10 @@ def test_what_nobody_uses_ends():
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_without_a_video_model_nothing_is_followed(tool):
-    with service_with_fakes(videos=False, adapters=TOOLS) as fakes:
-        assert "triton-sam-sam2-tracker" not in fakes.service.http.get("/api/functions").json()
+    with drawn_service(videos=False, adapters=TOOLS) as drawn:
+        assert "triton-sam-sam2-tracker" not in drawn.service.http.get("/api/functions").json()
         with pytest.raises(Refused) as caught:
-            FOLLOW[tool](fakes.service.http, X, Y)
+            FOLLOW[tool](drawn.service.http, X, Y)
         assert caught.value.status == 404
 
 

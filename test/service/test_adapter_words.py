@@ -1,11 +1,12 @@
 """Searches of other tools, for words and for everything, with clients that find drawn shapes."""
 
+import asyncio
 import threading
 
 import numpy as np
 import pytest
 from support import cvat_requests
-from support.fake_clients import NOTHING, SCORES, shapes
+from support.drawn_server import NOTHING, SCORES, objects, shapes
 from support.tools import TOOLS, asked_of_label_studio, brushed, geojson_mask, near, osam_mask
 
 from triton_sam._common import strict_json
@@ -20,7 +21,7 @@ CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" to
 <Label value="cat"/></BrushLabels><TextArea name="words" toName="image"/></View>"""
 
 
-FAKES = {"words": True, "videos": False, "adapters": tuple(ADAPTERS), "cvat_words": ("dog", NOTHING)}
+SERVICE = {"words": True, "videos": False, "adapters": tuple(ADAPTERS), "cvat_words": ("dog", NOTHING)}
 
 
 def posted(http, path, body, **options):
@@ -36,7 +37,7 @@ def test_words_are_found_with_labels_and_scores(http, running, image64, name):
     answer = posted(http, path, body, headers=tool.word_headers)
     found = [(label, round(score, 4)) for label, score in tool.word_answer(answer)]
     assert found == [("dog", score) for score in SCORES[:2]]
-    query = running.words.queries()[0]
+    query = running.server.queries()[0]
     assert query.texts in (("dog", NOTHING), ("dog",))
     assert query.threshold == (0.3 if name == "label-studio" else 0.7)
 
@@ -58,11 +59,11 @@ def test_masks_of_words_are_those_that_were_found(http, image64):
 def test_everything_is_found(http, image64):
     found = posted(http, "/sam/automask/", {"type": "sam2_t", "b64img": image64})
     assert [each["properties"]["object_idx"] for each in found] == list(range(len(shapes())))
-    assert near(geojson_mask(found[0], SHAPE), shapes()[0])
+    assert near(geojson_mask(found[0], SHAPE), objects()[0])
     name = "triton-sam-sam2-everything"
     [label] = cvat_requests.read_functions(http)[name]
     [request] = cvat_requests.calls_of(name)
-    for each, mask in zip(cvat_requests.send(http, request, image64), shapes(), strict=False):
+    for each, mask in zip(cvat_requests.send(http, request, image64), objects(), strict=False):
         *bits, x1, y1, x2, y2 = each["mask"]
         assert each["label"] == label
         assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), mask[y1 : y2 + 1, x1 : x2 + 1])
@@ -70,12 +71,14 @@ def test_everything_is_found(http, image64):
 
 def test_answers_with_many_objects_are_written_by_workers(http, image64, picture, monkeypatch):
     """Writing JSON blocks all threads, so each object is written apart, and none on the event loop."""
-    dumps, by_workers, by_others = strict_json.dumps, [], []
+    dumps, by_workers, by_the_loop = strict_json.dumps, [], []
 
     def noted(value, **options):
         text = dumps(value, **options)
-        is_worker = threading.current_thread().name.startswith("triton-sam-")
-        (by_workers if is_worker else by_others).append(text)
+        if asyncio._get_running_loop() is not None:
+            by_the_loop.append(text)
+        elif threading.current_thread().name.startswith("triton-sam-") and "parameters" not in value:
+            by_workers.append(text)  # not a request to Triton
         return text
 
     monkeypatch.setattr(strict_json, "dumps", noted)
@@ -87,11 +90,11 @@ def test_answers_with_many_objects_are_written_by_workers(http, image64, picture
         (f"/v1/images/{image}/everything", {"format": "polygons"}, {"accept": "text/event-stream"}),
     ]
     for path, body, headers in calls:
-        for texts in (by_workers, by_others):
+        for texts in (by_workers, by_the_loop):
             texts.clear()
         assert http.post(path, json=body, headers=headers).status_code == 200
         assert len(by_workers) == COUNT, path
-        assert all(len(text) < 1000 for text in by_others), path
+        assert all(len(text) < 1000 for text in by_the_loop), path
 
 
 REFUSED = (
@@ -126,7 +129,7 @@ def test_words_that_cannot_be_searched(http, running, image64):
             path, body = "/sam/sam3/", {"b64img": image64, **members}
         answer = http.post(path, json=body)
         assert (answer.status_code, words in answer.text) == (status, True), (tool, members, answer.text)
-    assert running.words.queries() == []
+    assert running.server.queries() == []
 
 
 # --- what one tool has -----------------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ def test_roboflow_and_qupath_find_examples(http, running, image64):
     assert results[0]["echo"] == {"prompt_index": 0, "type": "visual", "text": None, "num_boxes": 1}
     boxes = {"positive_bboxes": [[1, 2, 3, 4]], "negative_bboxes": None}
     posted(http, "/sam/sam3/", {"type": "sam3", "b64img": image64, "text_prompt": "dog", **boxes})
-    asked = [(query.texts, query.boxes.tolist(), query.box_labels.tolist()) for query in running.words.queries()]
+    asked = [(query.texts, query.boxes.tolist(), query.box_labels.tolist()) for query in running.server.queries()]
     assert asked == [
         ((), [[10, 20, 40, 60]], [1]),
         (("dog",), [[1, 2, 800, 600]], [0]),
@@ -203,7 +206,7 @@ def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, i
     names = [each["value"]["brushlabels"][0] for each in predictions[0]["result"]]
     assert names == sorted(names, key=["Dog", "cat"].index)
     assert set(names) == {"Dog", "cat"}
-    assert [query.texts for query in running.words.queries()] == [("Dog", "cat")] * 2
+    assert [query.texts for query in running.server.queries()] == [("Dog", "cat")] * 2
     without = CONFIG.replace('<Label value="Dog"/>', "").replace('<Label value="cat"/>', "")
     assert posted(http, "/label-studio/predict", {**body, "label_config": without})["results"] == []
     region = {"type": "textarea", "value": {"text": ["dog, zebra"]}}  # a label in another case, and a word without one
@@ -217,7 +220,7 @@ def test_label_studio_finds_all_of_many_labels_and_refuses_too_many_words(http, 
     body = {**asked_of_label_studio(image64, config=many), "params": {}}
     found = posted(http, "/label-studio/predict", body)["results"][0]["result"]
     names = {each["value"]["brushlabels"][0] for each in found}
-    assert [len(query.texts) for query in running.words.queries()] == [64, 7]
+    assert [len(query.texts) for query in running.server.queries()] == [64, 7]
     assert names == {"Dog", "cat"}
     region = {"type": "textarea", "value": {"text": [", ".join(map(str, range(65)))]}}
     answer = http.post("/label-studio/predict", json={**body, "params": {"context": {"result": [region]}}})

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.fake_clients import POINTS_EACH, service_with_fakes, shapes
+from support.drawn_server import REACH, drawn_service, inside, objects
 from support.running_service import events_of, problem
 
-from triton_sam import Cleanup
 from triton_sam.errors import ServerBusyError
 from triton_sam.everything.parameters import Parameters, parameters_of
 from triton_sam.masks.rle import rle_to_mask
@@ -23,17 +22,12 @@ from triton_sam.service.everything import EverythingRequest, Search
 EVENTS = {"Accept": "text/event-stream"}
 
 
-FAKES = {"max_searches": 2}
-
-
-@pytest.fixture
-def finder(running):
-    return running.finder
+SERVICE = {"max_searches": 2}
 
 
 @pytest.fixture(scope="module")
-def path(fakes, images):
-    return f"/v1/images/{fakes.service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
+def path(drawn, images):
+    return f"/v1/images/{drawn.service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
 
 
 def searches(running):
@@ -47,27 +41,27 @@ def listen(http, path, **body):
         return list(events_of(answer.iter_lines()))
 
 
-def test_all_objects_in_one_document(http, path, finder):
+def test_all_objects_in_one_document(http, path):
     answer = http.post(path, json={}).json()
-    masks = shapes()
-    assert (answer["width"], answer["height"], answer["model"]) == (800, 600, "sam2")
-    assert answer["points"] == POINTS_EACH * len(masks)
-    for number, (each, mask) in enumerate(zip(answer["objects"], masks, strict=True)):
+    assert (answer["width"], answer["height"], answer["model"], answer["points"]) == (800, 600, "sam2", 32 * 32)
+    for number, (each, mask) in enumerate(zip(answer["objects"], objects(), strict=True)):
         np.testing.assert_array_equal(rle_to_mask(each["rle"]), mask)
         rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
         box = [columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1]
         assert (each["id"], each["area"], each["bbox"]) == (number, mask.sum(), box)
         assert each["crop_box"] == [0, 0, 800, 600]
-        assert mask[int(each["point"][1]), int(each["point"][0])]
+        np.testing.assert_allclose(each["point"], inside(number), atol=REACH)
 
 
-def test_parameters_reach_the_search(http, path, finder):
+def test_parameters_reach_the_search(http, path, drawing):
     options = {"points_per_side": 8, "crop_n_layers": 1, "pred_iou_thresh": 0.5, "mask_threshold": -2.5}
     cleanup = {"max_hole_area": 8, "keep_clicked": True}
-    assert http.post(path, json={**options, "cleanup": cleanup, "model": "sam2"}).status_code == 200
-    assert finder.asked[-1] == (options, Cleanup(**cleanup))
-    http.post(path, json={})
-    assert finder.asked[-1] == ({}, None)  # so that the defaults of the model count
+    answer = http.post(path, json={**options, "cleanup": cleanup, "model": "sam2"})
+    assert answer.json()["points"] == 5 * 8 * 8
+    given = drawing.parts()[0]["parameters"]
+    assert given.pop("cleanup").items() >= cleanup.items()
+    sent = {name: value for name, value in options.items() if name not in ("points_per_side", "crop_n_layers")}
+    assert given.items() >= sent.items()
 
 
 def test_every_parameter_of_the_generators_is_there():
@@ -79,35 +73,38 @@ def test_every_parameter_of_the_generators_is_there():
     assert {name: getattr(parameters, name) for name in values} == values
 
 
-def test_objects_come_as_they_are_found(http, path, finder):
-    finder.removes = True
+def test_objects_come_as_they_are_found_and_better_ones_replace_them(http, path, drawing):
+    drawing.improves = True
     heard = listen(http, path)
-    count = len(shapes())
-    assert [name for name, _ in heard] == ["objects", "progress"] * count + ["done"]
-    assert [data["done"] for name, data in heard if name == "progress"] == [
-        POINTS_EACH * n for n in range(1, count + 1)
-    ]
-    assert [data["removed"] for name, data in heard if name == "objects"][-1] == [0]
-    assert heard[-1][1]["objects"] == count - 1
-    objects = http.post(path, json={"format": "png"}).json()["objects"]
-    assert [each["id"] for each in objects] == list(range(1, count))
-    with Image.open(io.BytesIO(base64.b64decode(objects[0]["png"]))) as png:
-        np.testing.assert_array_equal(np.asarray(png) > 0, shapes()[1])
+    assert [data["done"] for name, data in heard if name == "progress"] == [*range(8, 32 * 32 + 1, 8), 32 * 32]
+    count, there = len(objects()), {}
+    for _, data in (each for each in heard if each[0] == "objects"):
+        there |= {each["id"]: each["rle"] for each in data["objects"]}
+        for number in data["removed"]:
+            del there[number]
+    assert list(there) != list(range(count))
+    assert (heard[-1][0], heard[-1][1]["objects"]) == ("done", count)
+    for rle, mask in zip(there.values(), objects(), strict=True):
+        np.testing.assert_array_equal(rle_to_mask(rle), mask)
+    found = http.post(path, json={"format": "png"}).json()["objects"]
+    assert [each["id"] for each in found] == list(there)
+    with Image.open(io.BytesIO(base64.b64decode(found[0]["png"]))) as png:
+        np.testing.assert_array_equal(np.asarray(png) > 0, objects()[0])
 
 
-def test_an_empty_answer_says_why(http, path, finder):
-    finder.finds = False
+def test_an_empty_answer_says_why(http, path, drawing):
+    drawing.finds = False
     answer = http.post(path, json={}).json()
     assert answer["objects"] == []
     assert "pred_iou_thresh" in answer["detail"]
     assert "pred_iou_thresh" in listen(http, path)[-1][1]["detail"]
 
 
-def test_a_failure_at_once_and_one_on_the_way(running, http, path, finder):
-    finder.failure = ServerBusyError("too many searches wait")
+def test_a_failure_at_once_and_one_on_the_way(running, http, path, drawing):
+    drawing.everything.failure = ServerBusyError("too many searches wait")
     assert "too many searches wait" in problem(http.post(path, json={}), 503)["detail"]
     *others, (name, data) = listen(http, path)
-    assert others[0][0] == "objects"
+    assert "objects" in [name for name, _ in others]
     assert (name, data["status"]) == ("error", 503)
     wait_until(lambda: searches(running) == 0)
 
@@ -124,15 +121,14 @@ REFUSED = (
 )
 
 
-def test_what_cannot_be_is_refused(http, path, finder):
+def test_what_cannot_be_is_refused(http, path, drawing):
     for body, where in REFUSED:
-        before = finder.steps
         assert problem(http.post(path, json=body), 422)["errors"][0]["where"] == f"body.{where}"
-        assert finder.steps == before
+    assert not drawing.parts()
 
 
-def test_only_some_images_are_searched_at_a_time(running, http, path, finder):
-    finder.limit = 1
+def test_only_some_images_are_searched_at_a_time(running, http, path, drawing):
+    drawing.everything.limit = 1
     with (
         http.stream("POST", path, json={}, headers=EVENTS) as first,
         http.stream("POST", path, json={}, headers=EVENTS),
@@ -142,11 +138,11 @@ def test_only_some_images_are_searched_at_a_time(running, http, path, finder):
         assert searches(running) == 2
         assert problem(http.post(path, json={}), 503)["code"] == "busy"
     wait_until(lambda: searches(running) == 0)
-    finder.limit = None
+    drawing.everything.limit = None
     assert http.post(path, json={}).status_code == 200
 
 
-def test_a_search_keeps_its_place_until_its_masks_are_written(running, http, path, finder, monkeypatch):
+def test_a_search_keeps_its_place_until_its_masks_are_written(running, http, path, drawing, monkeypatch):
     begun, goes_on, write = threading.Event(), threading.Event(), Search.write
 
     async def wait(search, found):
@@ -165,10 +161,10 @@ def test_a_search_keeps_its_place_until_its_masks_are_written(running, http, pat
     wait_until(lambda: searches(running) == 0)
 
 
-def test_a_search_is_cancelled_by_its_session_id(running, http, path, finder):
+def test_a_search_is_cancelled_by_its_session_id(running, http, path, drawing):
     """That of the document; the events of a search that its reader cancels are in test_page_searches.py."""
-    finder.limit = 1
-    closed, answers = finder.closed, []
+    drawing.everything.limit = 1
+    cancelled, answers = drawing.cancelled, []
 
     def search():
         with httpx.Client(base_url=running.service.url, timeout=120) as other:
@@ -180,31 +176,31 @@ def test_a_search_is_cancelled_by_its_session_id(running, http, path, finder):
     wait_until(lambda: http.post("/cancel_pending", data={"session_id": "mine"}).text == "1 cancelled")
     thread.join()
     problem(answers[0], 499)
-    wait_until(lambda: finder.closed == closed + 1 and searches(running) == 0)
+    wait_until(lambda: drawing.cancelled > cancelled and searches(running) == 0)
     assert http.post("/cancel_pending", data={"session_id": "mine"}).text == "0 cancelled"
 
 
 def test_a_search_takes_no_longer_than_it_may(images):
-    with service_with_fakes(search_seconds=0.3) as fakes:
-        service, finder = fakes.service, fakes.finder
-        finder.limit = 1
+    with drawn_service(search_seconds=0.3) as drawn:
+        service, drawing = drawn.service, drawn.server
+        drawing.everything.limit = 1
         path = f"/v1/images/{service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
         assert problem(service.http.post(path, json={}), 504)["code"] == "timeout"
         assert listen(service.http, path)[-1][1]["status"] == 504
-        assert finder.closed == 2
+        wait_until(lambda: drawing.cancelled >= 2)
 
 
 def test_the_service_stops_while_it_searches(images):
-    with service_with_fakes() as fakes:
-        service, finder = fakes.service, fakes.finder
-        finder.limit = 1
+    with drawn_service() as drawn:
+        service, drawing = drawn.service, drawn.server
+        drawing.everything.limit = 1
         path = f"/v1/images/{service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
         with service.http.stream("POST", path, json={}, headers=EVENTS) as answer:
             heard = events_of(answer.iter_lines())
             next(heard)
             service.app.state.searches.stop()
             assert list(heard)[-1][1]["code"] == "stopping"
-    assert finder.closed == 1
+            wait_until(lambda: drawing.cancelled >= 1)
 
 
 def test_a_server_without_it_is_named(http, path, running, monkeypatch):

@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.fake_clients import NOTHING, SCORES, shapes
+from support.drawn_server import NOTHING, SCORES, shapes
 from support.running_service import problem
 
 from triton_sam.errors import InferenceError
@@ -18,12 +18,12 @@ SAM3 = {"model": "sam3"}
 BOX = [10, 10, 50, 60]
 
 
-FAKES = {"words": True, "max_searches": 2}
+SERVICE = {"words": True, "max_searches": 2}
 
 
 @pytest.fixture
 def client(running):
-    return running.words
+    return running.server
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def content(images):
 
 
 @pytest.fixture(scope="module")
-def path(fakes, content):
-    return f"/v1/images/{fakes.service.upload(content, model='sam3')['id']}/find"
+def path(drawn, content):
+    return f"/v1/images/{drawn.service.upload(content, model='sam3')['id']}/find"
 
 
 def searches(running):
@@ -62,7 +62,7 @@ def test_several_words_keep_their_order_and_a_model_that_fails_is_named(http, pa
     assert http.post(path, json={"text": NOTHING, **SAM3}).json()["objects"] == []
     (found,) = http.post(path, json={"text": "dog", "limit": 1, "format": "polygons", **SAM3}).json()["objects"]
     assert len(found["polygons"][0]) > 8
-    client.failure = InferenceError("sam3_detector failed")
+    client.words.failure = InferenceError("sam3_detector failed")
     assert "sam3_detector" in problem(http.post(path, json={"text": "dog", **SAM3}), 502)["detail"]
 
 
@@ -151,7 +151,7 @@ def test_a_model_without_concepts_says_which_one_has_them(http, path, client):
 
 
 def test_a_search_is_cancelled_by_its_name_and_frees_its_place(running, http, path, client):
-    client.gate.clear()
+    client.words.limit = 0
     cancelled = client.cancelled
     answers = []
     body = {"text": "dog", "session_id": "mine", **SAM3}

@@ -19,58 +19,24 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support import clip
 from support.conditions import PATIENCE, wait_until
+from support.drawn_server import DrawnServer
 from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
-from support.fake_clients import FakeFinder, FakeVideoClient, held
-from support.running_service import NOBODY, made_up_models
+from support.running_service import made_up_models
 from support.session_requests import colored
 from support.tools import base64_of
 
-from triton_sam.client.concepts import FoundInstances
-from triton_sam.concepts.instances import Instance
-from triton_sam.families import get_family
-from triton_sam.masks.segment import Segment
 from triton_sam.service.app import create_app
 from triton_sam.service.settings import ServiceSettings
+from triton_sam.wire.video import CLOSE_SESSION
 
 # Starlette's FileResponse may be cancelled while it opens its file, which is closed a moment later.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 REQUESTS, AT_A_TIME = 600, 12
 IDLE_SECONDS = 1.0
-SMALL = (64, 48)
-
-
-class FakeClient:
-    """A client whose calls fail at random, as those of a broken server. Its masks are one rectangle."""
-
-    family = get_family("sam2")
-
-    async def find_async(self, *_, image=None, **__):
-        await self.step()
-        content = image if isinstance(image, bytes) else b""
-        return FoundInstances([Instance(np.ones((600, 800), bool), 0.9, None, 0, 0)], held(content, (800, 600)))
-
-    async def aclose(self):
-        return
-
-    async def segment_each_async(self, coords=None, box=None, **_):
-        await self.step()
-        mask = np.zeros(SMALL[::-1], bool)
-        mask[5:20, 5:30] = True
-        count = max(len(coords or ()), len(box or ()))
-        return iter([Segment(mask, 0.9, np.zeros((256, 256), np.float32), number) for number in range(count)])
-
-    async def predict_async(self, **_):
-        await self.step()
-        task = asyncio.get_running_loop().create_future()
-        task.set_result((np.zeros((1, 1, 256, 256), np.float32), np.full((1, 1), 0.9)))
-        return 1, task
-
-    cancel_session_requests = cleanup_session = lambda *_, **__: None  # there are no lanes
 
 
 class Users:
@@ -124,7 +90,7 @@ class Users:
 
     def everything(self):
         accept = self.dice.random.choice(["text/event-stream", "application/json"])
-        return json_request("POST", f"/v1/images/{self.image_id}/everything", {}, accept=accept)
+        return json_request("POST", f"/v1/images/{self.image_id}/everything", {"points_per_side": 4}, accept=accept)
 
     def find(self):
         return json_request("POST", f"/v1/images/{self.image_id}/find", {"text": "dog", "model": "sam3"})
@@ -255,12 +221,12 @@ async def drive(app, users, dice, requests):
     await asyncio.gather(*(user() for _ in range(AT_A_TIME)))
 
 
-def run(tmp_path, seed, requests):
+def run(tmp_path, seed, requests, server):
     """Let requests die, and check that everything is given back."""
     dice = Dice(seed)
     video = clip.write_clip(tmp_path / "clip.mp4", 3).read_bytes()
     settings = ServiceSettings(
-        url=NOBODY,
+        url=server.url,
         adapters=("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam"),
         video_idle_seconds=IDLE_SECONDS,
         max_videos=8,
@@ -269,20 +235,8 @@ def run(tmp_path, seed, requests):
         timeout=5.0,
     )
     app = create_app(settings)
-    engine = app.state.engine
-    client, video_client = FakeClient(), FakeVideoClient()
-    client.step = video_client.step = dice.wait
-
-    async def embed(engine, image, pair):
-        await dice.wait()
-        image.keep(pair.origin, held(image.content, image.size))
-        return image.embeddings[pair.origin]
-
-    models = made_up_models(words=True, videos=True)
-    for name, fake in {"_pairs": models, "_embed": embed, "client": lambda *_, **__: client}.items():
-        setattr(engine, name, functools.partial(fake, engine))
-    app.state.videos.connect = lambda *_: video_client
-    app.state.searches.find = FakeFinder()
+    app.state.engine._pairs = functools.partial(made_up_models(words=True, videos=True), app.state.engine)
+    server.before = lambda number: dice.fail() if server.operation(number) != CLOSE_SESSION else None
     folders = tmp_path / "temporary"
 
     def files():
@@ -307,12 +261,9 @@ def run(tmp_path, seed, requests):
             found, left = await settled(app, files, lambda found: not growth(found, before))
             assert growth(found, before) == {}
             assert left == []
-        assert all(each.is_closed for each in video_client.videos)
+        assert not server.sessions
 
-    before = set(threading.enumerate())
     asyncio.run(all_of_it())
-    # Pools keep their threads while the application runs.
-    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.fixture(autouse=True)
@@ -327,11 +278,16 @@ def _temporary(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_when_requests_die_at_random_moments(tmp_path):
-    run(tmp_path, 1, REQUESTS)
+    before = set(threading.enumerate())
+    with DrawnServer() as server:
+        run(tmp_path, 1, REQUESTS, server)
+    # Pools keep their threads while the application or the server runs.
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_nothing_is_lost_in_ten_thousand_requests(tmp_path, seed):
-    run(tmp_path, seed, 10_000)
+    with DrawnServer() as server:
+        run(tmp_path, seed, 10_000, server)

@@ -21,7 +21,7 @@ SMALL, LOW = {"width": 900, "height": 600}, {"width": 360, "height": 390}
 """A small window, and a phone whose keyboard is open."""
 
 
-FAKES = {"words": True}
+SERVICE = {"words": True}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def video(page, path, images):
 @pytest.mark.parametrize("mode", [everything, words, video])
 def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
     browser,
-    fakes,
+    drawn,
     images,
     path,
     mode,
@@ -71,7 +71,7 @@ def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
 ):
     is_phone = NARROW in views
     options = {"color_scheme": "light" if is_phone else "dark", "has_touch": is_phone, "is_mobile": is_phone}
-    with open_page(browser, fakes.service.url, viewport=views[0], **options) as page:
+    with open_page(browser, drawn.service.url, viewport=views[0], **options) as page:
         page.uncheck("#hover")  # which asks a Triton
         mode(page, path, images)
         for view in views:

@@ -1,4 +1,4 @@
-"""The page finds everything, words and examples, in headless Chromium, over a service whose searches need no Triton."""
+"""The page finds everything, words and examples, in headless Chromium, over a service whose networks draw."""
 
 import io
 import json
@@ -7,23 +7,19 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
-from support.fake_clients import NOTHING, SCORES, shapes
+from support.drawn_server import NOTHING, SCORES, inside, objects, shapes
 from support.running_browser import open_page
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.rle import rle_to_mask
 
-FAKES = {"words": True}
-MASKS = shapes()
+SERVICE = {"words": True}
+MASKS, NAMED = objects(), shapes()
+"""The masks that a search for everything finds, and those that words find."""
 COUNT = len(MASKS)
 SURE = sum(score >= 0.3 for score in SCORES[:COUNT])
 """Instances that the slider shows at first."""
-
-
-@pytest.fixture
-def finder(running):
-    return running.finder
 
 
 @pytest.fixture
@@ -39,16 +35,7 @@ def client(running, page):
     """The client of the model that finds words, which the page uses."""
     page.page.select_option("#model", "sam3")
     page.wait("document.getElementById('busy').hidden")
-    return running.words
-
-
-def inside(number):
-    """The point of an object that is farthest from its edge in its middle row."""
-    rows = np.flatnonzero(MASKS[number].any(axis=1))
-    row = int(rows[len(rows) // 2])
-    edges = np.flatnonzero(np.diff(np.pad(MASKS[number][row].astype(np.int8), 1)))
-    start, end = max(zip(edges[::2], edges[1::2], strict=True), key=lambda run: run[1] - run[0])
-    return int(start + end) // 2, row
+    return running.server
 
 
 def find(page, count=COUNT):
@@ -81,7 +68,7 @@ def test_objects_are_kept_merged_deleted_and_chosen_by_keys(page, images):
     assert info(page) == f"1 of {COUNT - 1} selected"
     assert page.page.evaluate("document.activeElement.id") == "canvas"  # the button is hidden
     page.page.click("#found-keep")
-    assert page.facts()[0].startswith("found · score 0.8")
+    assert page.facts()[0].startswith("found · score 0.9")
     mask = saved(page)
     assert (mask.dtype, mask.shape) == (np.uint8, (600, 800))
     np.testing.assert_array_equal(mask == 255, MASKS[0] | MASKS[1])
@@ -138,38 +125,37 @@ def test_a_found_object_is_painted_and_refined_by_clicks(page):
 
 
 @pytest.mark.slow
-def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, finder):
-    finder.finds = False
+def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, drawing):
+    drawing.finds = False
     page.page.click("#find")
     assert "pred_iou_thresh" in page.banner()
     assert page.page.is_hidden("#found")
     page.page.click("#banner-close")
-    finder.reset()
-    finder.limit = 2
-    closed = finder.closed
+    drawing.reset()
+    drawing.everything.limit = 2
+    cancelled = drawing.cancelled
     page.page.click("#find")
     page.wait("tritonSam.everything.items.length === 2")
     assert page.page.is_visible("#found-progress")
     assert page.page.is_disabled("#find")
     page.page.click("#found-stop")
-    wait_until(lambda: finder.closed == closed + 1)
+    wait_until(lambda: drawing.cancelled > cancelled)
     assert page.page.evaluate("tritonSam.everything.items.length") < COUNT
     assert page.page.is_enabled("#find")
     assert page.page.is_hidden("#banner")
 
-    finder.removes, finder.limit = True, 1
+    drawing.reset()
+    drawing.everything.limit = 1
     page.page.click("#find")
     page.wait("tritonSam.everything.items.length === 1")
     page.click(*inside(0))
     page.page.keyboard.press("k")  # an object that was kept stays when a better one comes
-    finder.limit = None
+    drawing.improves, drawing.everything.limit = True, None
     page.wait("!tritonSam.everything.isSearching")
     assert info(page) == f"{COUNT - 1} found"
     np.testing.assert_array_equal(saved(page) == 255, MASKS[0])
     page.page.keyboard.press("Escape")
-    find(page, COUNT - 1)
-    page.click(*inside(0))
-    assert info(page) == f"{COUNT - 1} found"
+    find(page)
 
 
 # --- words and examples ----------------------------------------------------------------------------------------------
@@ -213,7 +199,7 @@ def test_words_become_objects_with_label_and_score_in_one_step(page, client):
     assert labels(page) == ["dog"] * SURE + ["cat"] * SURE
     assert page.facts()[0].startswith(f"found · score {SCORES[0]:.2f}")
     coco = json.loads(page.download("#save-coco")[1])
-    for annotation, mask in zip(coco["annotations"], [*MASKS[:SURE], *MASKS[:SURE]], strict=True):
+    for annotation, mask in zip(coco["annotations"], [*NAMED[:SURE], *NAMED[:SURE]], strict=True):
         np.testing.assert_array_equal(rle_to_mask(annotation["segmentation"]), mask)
     assert {each["name"] for each in coco["categories"]} == {"dog", "cat"}
     page.page.keyboard.press("Control+z")
@@ -256,7 +242,7 @@ def test_the_slider_hides_and_shows_instances_without_a_request(page, client):
     page.click(*inside(0))
     page.page.click("#words-less")  # the only one with a higher score
     page.wait("!tritonSam.everything.isSearching")
-    left = COUNT - 2  # the middle of the last one lies in the box of the first, too
+    left = COUNT - 2  # the middle of the third one lies in the box of the first, too
     told = f"{left} found, all below the score 0.90: the highest is {SCORES[1]:.2f}. Move Score to see them."
     assert page.page.inner_text("#banner") == told
     assert count(page) == f"0 of {left}"
@@ -280,13 +266,13 @@ def test_the_field_is_there_for_models_that_find_words_takes_examples_and_forget
         page.click(*inside(number))
         page.page.click(button)
         page.wait("!tritonSam.everything.isSearching")
-    assert asked(client)[-1]["boxes"] == [list(mask_to_box(MASKS[0])), list(mask_to_box(MASKS[1]))]
+    assert asked(client)[-1]["boxes"] == [list(mask_to_box(NAMED[0])), list(mask_to_box(NAMED[1]))]
     assert asked(client)[-1]["box_labels"] == [0, 1]
     page.open(images / "coffee.jpg")
     assert page.page.is_hidden("#words-found")
     assert page.page.evaluate("tritonSam.words.examples.length") == 0
 
-    client.gate.clear()
+    client.words.limit = 0
     cancelled = client.cancelled
     page.page.fill("#words-text", "dog")
     page.page.click("#words-find")
@@ -295,8 +281,8 @@ def test_the_field_is_there_for_models_that_find_words_takes_examples_and_forget
     page.page.press("#words-text", "Escape")
     wait_until(lambda: client.cancelled == cancelled + 1)
     assert page.page.is_hidden("#banner")
-    client.gate.set()
-    client.failure = InferenceError("sam3_detector failed")
+    client.words.limit = None
+    client.words.failure = InferenceError("sam3_detector failed")
     search(page, "dog")
     assert "sam3_detector failed" in page.page.inner_text("#banner")
     page.refused(502)

@@ -1,4 +1,4 @@
-"""The page's video mode in headless Chromium, over a real service whose video client needs no Triton."""
+"""The page's video mode in headless Chromium, over a real service and a real video model in this process."""
 
 import io
 import zipfile
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from support import clip
 from support.conditions import wait_until
-from support.fake_clients import let_go_on, propagation_of
+from support.drawn_server import let_go_on, propagation_of
 from support.running_browser import covered, go_to, open_clip, open_page, segmented, shown, track
 
 FRAMES = 40
@@ -93,7 +93,7 @@ def test_frames_by_keys_buttons_the_slider_and_playing(page):
 
 
 @pytest.mark.slow
-def test_several_objects_a_box_and_points_in_two_frames(page, tracker):
+def test_several_objects_a_box_and_points_in_two_frames(page, drawing):
     page.click(*clip.START)
     page.page.keyboard.press("n")
     page.page.mouse.move(*page.at(180, 150))
@@ -113,11 +113,11 @@ def test_several_objects_a_box_and_points_in_two_frames(page, tracker):
     page.page.keyboard.up("Alt")
     page.click(200, 170)
     segmented(page)
-    prompts = tracker.videos[-1].prompts
-    wait_until(lambda: len(prompts[2][5]["points"]) == 3)
-    assert prompts[2][5]["labels"] == [0, 0, 1]
-    assert prompts[2][0]["box"] == pytest.approx([180, 150, 240, 200], abs=2)
-    assert prompts[1][0]["points"][0] == pytest.approx(clip.START, abs=1)
+    wait_until(lambda: len(drawing.points(2, 5)) == 3)
+    memory = drawing.sessions[-1].tracker.objects[2]
+    assert (memory.points[0].labels.tolist(), memory.points[5].labels.tolist()) == ([2, 3], [0, 0, 1])
+    np.testing.assert_allclose(drawing.points(2, 0), [[180, 150], [240, 200]], atol=2)
+    np.testing.assert_allclose(drawing.points(1, 0), [clip.START], atol=1)
     page.page.keyboard.press("[")
     page.wait("tritonSam.scene.frame === 0")
     page.page.keyboard.press("]")
@@ -126,30 +126,30 @@ def test_several_objects_a_box_and_points_in_two_frames(page, tracker):
     assert covered(page, 0) == covered(page, 1) == [[0, FRAMES - 1]]
     assert shown(page) == 5
     page.page.locator('[data-role="bin"]').nth(0).click()
-    wait_until(lambda: list(prompts) == [2])
+    wait_until(lambda: list(drawing.prompts()) == [2])
 
 
 @pytest.mark.slow
-def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_gets_it_again(page, running, tracker):
+def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_gets_it_again(page, running, drawing):
     page.click(*clip.START)
     page.click(70, 120)
     segmented(page)
-    wait_until(lambda: len(tracker.videos[-1].prompts[1][0]["points"]) == 2)
+    wait_until(lambda: len(drawing.points(1, 0)) == 2)
     page.page.keyboard.press("Control+z")
-    wait_until(lambda: len(tracker.videos[-1].prompts[1][0]["points"]) == 1)
+    wait_until(lambda: len(drawing.points(1, 0)) == 1)
     page.page.keyboard.press("Control+z")
-    wait_until(lambda: not tracker.videos[-1].prompts)
+    wait_until(lambda: not drawing.prompts())
     assert page.facts() == []
     page.page.keyboard.press("Control+Shift+z")
-    wait_until(lambda: tracker.videos[-1].prompts)
+    wait_until(drawing.prompts)
     segmented(page)
 
     before = page.page.evaluate("tritonSam.video.info.id")
+    session = drawing.sessions[-1]
     running.service.http.delete(f"/v1/videos/{before}")
-    sessions = len(tracker.videos)
     page.click(70, 125)
-    wait_until(lambda: len(tracker.videos) > sessions and tracker.videos[-1].prompts)
-    wait_until(lambda: len(tracker.videos[-1].prompts[1][0]["points"]) == 2)
+    wait_until(lambda: session not in drawing.sessions and drawing.prompts())
+    wait_until(lambda: len(drawing.points(1, 0)) == 2)
     page.wait("document.getElementById('busy').hidden")
     assert page.page.evaluate("tritonSam.video.info.id") != before
     assert page.page.is_hidden("#banner")
@@ -157,59 +157,59 @@ def test_undo_reaches_the_service_and_a_service_that_has_forgotten_the_video_get
 
     segmented(page)
     track(page)
-    sessions = len(tracker.videos)
+    session = drawing.sessions[-1]
     running.service.http.delete(f"/v1/videos/{page.page.evaluate('tritonSam.video.info.id')}")
     page.click(70, 130)
-    wait_until(lambda: len(tracker.videos) > sessions and tracker.videos[-1].prompts)
+    wait_until(lambda: session not in drawing.sessions and drawing.prompts())
     page.wait("document.getElementById('banner').textContent.includes('track again')")
     assert covered(page) == [[0, 0], [FRAMES - 1, FRAMES - 1]]  # as in downloads: the frames with a prompt
     page.refused(404)
 
 
-def test_tracking_is_stopped_corrected_and_goes_on(page, running, tracker):
+def test_tracking_is_stopped_corrected_and_goes_on(page, running, drawing):
     page.click(*clip.START)
     segmented(page)
-    tracker.seconds, tracker.limit = 0.08, FRAMES - 4
+    drawing.frames.seconds, drawing.frames.limit = 0.08, FRAMES - 4
     page.page.keyboard.press("t")
     page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 4")  # live: the page shows the frames that come
     assert page.page.is_visible("#track-stop")
     assert page.page.is_hidden("#track-forward")
     page.wait("document.getElementById('track-info').textContent.includes('frames/s')")
     path = page.page.evaluate("tritonSam.video.info.id")
-    with let_go_on(tracker, propagation_of(running.service, path)):
+    with let_go_on(drawing, propagation_of(running.service, path)):
         page.page.click("#track-stop")
     page.wait("!tritonSam.video.isTracking")
     (first, last), *others = covered(page)
     assert (first, others) == (0, [])
     assert 4 <= last < FRAMES - 1
-    at_rest = len(tracker.videos[-1].computed)
+    at_rest = len(drawing.tracked())
     go_to(page, 3)
-    tracker.seconds = 0.0
+    drawing.frames.seconds = 0.0
     page.click(100, 130)
     segmented(page)
     track(page)
-    assert tracker.videos[-1].computed[at_rest] == 3
+    assert drawing.tracked()[at_rest] == 3
     assert covered(page) == [[0, FRAMES - 1]]
 
-    tracker.seconds, tracker.limit = 0.08, FRAMES - 4
-    at_rest = len(tracker.videos[-1].computed)
+    drawing.frames.seconds, drawing.frames.limit = 0.08, FRAMES - 4
+    at_rest = len(drawing.tracked())
     go_to(page, 0)
     page.page.click("#track-forward")
     page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
     page.page.evaluate("tritonSam.video.goTo(1)")
     page.wait("tritonSam.scene.frame === 1")
-    with let_go_on(tracker, propagation_of(running.service, path)):
+    with let_go_on(drawing, propagation_of(running.service, path)):
         page.click(70, 130)
     page.wait("!tritonSam.video.isTracking")
-    wait_until(lambda: 1 in tracker.videos[-1].prompts[1])
-    assert len(tracker.videos[-1].computed) - at_rest < FRAMES
+    wait_until(lambda: drawing.points(1, 1))
+    assert len(drawing.tracked()) - at_rest < FRAMES
     assert page.page.is_hidden("#banner")
 
 
-def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, tracker, path):
+def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, drawing, path):
     page.click(*clip.START)
     segmented(page)
-    tracker.limit = 5
+    drawing.frames.limit = 5
     page.page.keyboard.press("t")
     page.wait("tritonSam.video.masks.hasTracked")
     first = page.page.evaluate("tritonSam.video.info.id")
@@ -217,7 +217,7 @@ def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, track
     page.wait(f"tritonSam.video.info.id !== '{first}' && document.getElementById('busy').hidden")
     assert not page.page.evaluate("tritonSam.video.isTracking")
     second = page.page.evaluate("tritonSam.video.info.id")
-    tracker.limit = None
+    drawing.frames.limit = None
     page.wait("tritonSam.video.ended === 1")
     page.wait("document.getElementById('busy').hidden")
     assert page.page.evaluate("tritonSam.video.info.id") == second
@@ -225,7 +225,7 @@ def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, track
     assert page.page.is_hidden("#banner")
 
 
-def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(page, running, tracker):
+def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(page, running, drawing):
     first = page.page.evaluate("tritonSam.video.info.id")
     with page.held(f"{first}/prompts") as held:
         page.click(*clip.START)
@@ -234,7 +234,7 @@ def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(pag
         page.wait(f"tritonSam.video.info.id !== '{first}'")
     segmented(page)
     page.wait("document.getElementById('busy').hidden")
-    assert tracker.videos[-1].prompts[1][0]["points"]
+    assert drawing.points(1, 0)
     page.page.evaluate("tritonSam.stage.draw()")
     page.refused(404)
 

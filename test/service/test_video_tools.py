@@ -1,4 +1,4 @@
-"""QuPath's stacks and time series, and X-AnyLabeling's video models, over a service with fake clients."""
+"""QuPath's stacks and time series, and X-AnyLabeling's video models, over a real video model in this process."""
 
 import base64
 import io
@@ -10,7 +10,7 @@ import pytest
 from PIL import ExifTags, Image
 from support import clip
 from support.conditions import wait_until
-from support.fake_clients import SCORES, let_go_on, propagation_of, service_with_fakes, shapes
+from support.drawn_server import SCORES, drawn_service, let_go_on, propagation_of, shapes
 from support.tools import base64_of, filled_each, geojson_mask, near
 
 from triton_sam._common import strict_json
@@ -18,7 +18,7 @@ from triton_sam.masks import mask_to_box
 from triton_sam.wire import contract
 
 X, Y = clip.START
-FAKES = {
+SERVICE = {
     "words": True,
     "adapters": ("qupath", "x-anylabeling"),
     "max_videos": 3,
@@ -77,10 +77,11 @@ def test_a_stack_of_images_in_base64(running, http):
     boxed = {"obj_id": 7, "bbox": [X - 30, Y - 30, X + 30, Y + 30]}
     images = [base64_of(clip.png(frame)) for frame in range(6)]
     found = follow(http, b64imgs=images, axes="XYZ", objs={"2": [boxed], "3": [POINT]}, max_frame_num_to_track=2)
-    assert [(each["geometry"]["plane"]["z"], each["properties"]["object_idx"]) for each in found] == [
+    assert sorted((each["geometry"]["plane"]["z"], each["properties"]["object_idx"]) for each in found) == [
         *((frame, number) for frame in (2, 3, 4) for number in (0, 7))
     ]
-    assert running.tracker.videos[-1].prompts[8][2]["box"] == boxed["bbox"]
+    of_box = next(each for each in found if each["properties"]["object_idx"] == 7)
+    assert near(geojson_mask(of_box, (clip.HEIGHT, clip.WIDTH)), clip.disc(0))
     wait_until(lambda: places(running) == (0, 0))
 
 
@@ -111,11 +112,12 @@ def test_words_are_followed_through_a_series(http, running, scene):
     assert [each["geometry"]["plane"]["t"] for each in found] == sorted([0, 1, 2] * count)
     assert {each["properties"]["object_idx"] for each in found} == {3}
     for each, mask in zip(found[:count], shapes(), strict=False):
-        assert near(geojson_mask(each, mask.shape), mask)
-    query = running.words.queries()[-1]
+        assert near(geojson_mask(each, mask.shape), mask, 4)
+    query = running.server.queries()[-1]
     assert query.texts == ("cell",)
     assert query.boxes.tolist() == [[10, 20, 40, 60]]
-    assert running.words.requests[-1].inputs[contract.IMAGE][0] == base64.b64decode(scene)
+    searched = [each.inputs[contract.IMAGE][0] for each in running.server.requests if contract.FIND in each.inputs]
+    assert searched == [base64.b64decode(scene)]
 
 
 def test_words_in_a_later_frame_find_new_objects_only(http, scene):
@@ -129,10 +131,10 @@ def test_words_in_a_later_frame_find_new_objects_only(http, scene):
 
 
 def test_a_frame_that_is_sent_again_counts_once():
-    with service_with_fakes(adapters=("qupath",), max_video=3000, video_bytes=3000) as fakes:
+    with drawn_service(adapters=("qupath",), max_video=3000, video_bytes=3000) as drawn:
         for number in range(10):
             frame = ("file", ("0.png", clip.png(number), "image/png"))
-            assert fakes.service.http.post("/sam/upload/", data={"dirname": "d"}, files=[frame]).status_code == 200
+            assert drawn.service.http.post("/sam/upload/", data={"dirname": "d"}, files=[frame]).status_code == 200
 
 
 # --- X-AnyLabeling ---------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def post(running):
 def session(running, post):
     name = post("init", {"frames": FRAMES})["session_id"]
     yield name
-    running.reset()
+    running.server.reset()
     running.service.http.post(f"{ROOT}/cleanup/{name}", params={"model": MODEL})
 
 
@@ -210,7 +212,7 @@ def test_frames_lie_as_they_are_stored(running, post):
     clip.image(0).save(frame, "PNG", exif=exif)
     session = post("init", {"frames": [base64_of(frame.getvalue())]})["session_id"]
     check_disc(post("prompt", click(session))["masks"], 0)
-    assert running.tracker.videos[-1].prompts[10001][0]["points"] == [[X, Y]]
+    assert running.server.prompts()[10001][0] == [[X, Y]]
     refused = post("init", {"frames": [base64_of(frame.getvalue()), base64_of(b"GIF89a")]}, status=415)
     assert refused["message"].startswith("frame 1: ")
 
@@ -219,7 +221,7 @@ def test_a_click_is_followed_through_the_frames(running, post, session):
     found = post("prompt", click(session))
     assert (found["frame_index"], found["num_objects"]) == (0, 1)
     check_disc(found["masks"], 0)
-    assert running.tracker.videos[-1].prompts[10001][0]["points"] == [[X, Y]]
+    assert running.server.prompts()[10001][0] == [[X, Y]]
     first, *progress, _ = streamed(running, session, start_frame=0)  # test_adapter_videos.py checks the masks
     assert first == {"type": "started", "total_frames": COUNT, "start_frame_index": 0}
     assert [each["current_frame"] for each in progress] == list(range(COUNT))
@@ -229,13 +231,13 @@ def test_a_click_is_followed_through_the_frames(running, post, session):
 def test_a_prompt_after_tracking_begins_a_new_object(running, post, session):
     post("prompt", click(session))
     post("prompt", click(session, frame=1))  # still the same object
-    assert sorted(running.tracker.videos[-1].prompts[10001]) == [0, 1]
+    assert sorted(running.server.prompts()[10001]) == [0, 1]
     streamed(running, session)
     post("prompt", click(session, frame=3))
-    assert sorted(running.tracker.videos[-1].prompts[10001]) == [3]
+    assert sorted(running.server.prompts()[10001]) == [3]
     *_, last = streamed(running, session, start_frame=3)
     assert sorted(last["results"]) == ["3", "4", "5"]
-    check_disc(last["results"]["4"]["masks"], 1)  # the disc of a fake session starts at the click
+    check_disc(last["results"]["4"]["masks"], 1)  # the disc of this server is drawn around the click
 
 
 def test_frames_have_the_numbers_of_the_tool(running, post):
@@ -265,13 +267,13 @@ def test_the_frames_of_a_stream_are_written_one_by_one(running, post, session, m
 
 
 def test_a_stream_ends_when_its_session_does(running, post, session):
-    running.tracker.limit = 1
+    running.server.frames.limit = 1
     post("prompt", click(session))
     body = {"session_id": session, "model": MODEL}
     with running.service.http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
-        with let_go_on(running.tracker, propagation_of(running.service, session)):
+        with let_go_on(running.server, propagation_of(running.service, session)):
             post(f"cleanup/{session}", {})
         rest = [line for line in lines if line]
     assert json.loads(rest[-1][6:])["type"] in ("error", "completed")

@@ -1,4 +1,4 @@
-"""`/v1/videos`: tracking as server-sent events, and downloads, with a video client that needs no Triton."""
+"""`/v1/videos`: tracking as server-sent events, and downloads."""
 
 import io
 import json
@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 from support import clip
 from support.conditions import PATIENCE, wait_until
-from support.fake_clients import let_go_on, propagation_of, service_with_fakes
+from support.drawn_server import drawn_service, let_go_on, propagation_of
 from support.running_service import POINT, events_of, problem, track, upload, used
+from support.tools import near
 
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ServerUnreachableError, VideoError
@@ -34,7 +35,7 @@ def test_tracking_sends_each_frame_progress_and_the_end(http, running, video):
     frames = [data for name, data in found if name == "frame"]
     assert [data["frame"] for data in frames] == list(range(24))
     for data in frames[::5]:
-        np.testing.assert_array_equal(rle_to_mask(data["objects"][0]["rle"]), clip.disc(data["frame"]))
+        assert near(rle_to_mask(data["objects"][0]["rle"]), clip.disc(data["frame"]))
     assert found[-1] == ("done", {"frames": 24, "cancelled": False})
     last = [data for name, data in found if name == "progress"][-1]
     assert (last["done"], last["total"], last["seconds_left"]) == (24, 24, 0)
@@ -45,7 +46,7 @@ def test_tracking_sends_each_frame_progress_and_the_end(http, running, video):
     assert "polygons" in back[0][1]["objects"][0]
 
 
-def test_every_third_frame(http, tracker, mp4):
+def test_every_third_frame(http, drawing, mp4):
     info = http.post("/v1/videos", files={"video": mp4}, params={"every": 3}).json()
     path = f"/v1/videos/{info['id']}"
     http.post(f"{path}/prompts", json=POINT)
@@ -56,57 +57,57 @@ def test_every_third_frame(http, tracker, mp4):
     http.delete(path)
 
 
-def test_cancel_stops_after_one_more_frame(http, running, tracker, video):
+def test_cancel_stops_after_one_more_frame(http, running, drawing, video):
     http.post(f"{video}/prompts", json=POINT)
-    tracker.limit = 1
+    drawing.frames.limit = 1
     with http.stream("POST", f"{video}/propagate", json={}) as answer:
         found = events_of(answer.iter_lines())
         assert next(found)[0] == "frame"
         conflict = http.post(f"{video}/prompts", json=POINT)
         assert problem(conflict, 409)["code"] == "tracking"
         problem(http.post(f"{video}/propagate", json={}), 409)
-        with let_go_on(tracker, propagation_of(running.service, video)):
+        with let_go_on(drawing, propagation_of(running.service, video)):
             assert http.post(f"{video}/cancel").json() == {"cancelled": True}
         assert http.get(video).json()["is_tracking"] is False
         rest = list(found)
     assert rest[-1][0] == "done"
     assert rest[-1][1]["cancelled"] is True
-    assert tracker.videos[-1].computed == [0, 1]
+    assert drawing.tracked() == [0, 1]
     assert http.post(f"{video}/cancel").json() == {"cancelled": False}
     assert http.post(f"{video}/prompts", json=POINT).status_code == 200  # correct, and go on
     assert track(http, video, start=20)[-1] == ("done", {"frames": 4, "cancelled": False})
 
 
-def test_a_client_that_hangs_up_stops_the_tracking(http, running, tracker, video):
+def test_a_client_that_hangs_up_stops_the_tracking(http, running, drawing, video):
     http.post(f"{video}/prompts", json=POINT)
-    tracker.limit = 1
+    drawing.frames.limit = 1
     with (
         httpx.Client(base_url=http.base_url, timeout=120) as other,
         other.stream("POST", f"{video}/propagate", json={}) as answer,
     ):
         assert next(events_of(answer.iter_lines()))[0] == "frame"
-    with let_go_on(tracker, propagation_of(running.service, video)):
+    with let_go_on(drawing, propagation_of(running.service, video)):
         wait_until(lambda: not http.get(video).json()["is_tracking"])
-    assert tracker.videos[-1].computed == [0, 1]
+    assert drawing.tracked() == [0, 1]
     assert used(running.service, "tracks") == 0
 
 
-def test_deleting_a_video_stops_it_and_closes_its_session(http, running, tracker, mp4):
+def test_deleting_a_video_stops_it_and_closes_its_session(http, running, drawing, mp4):
     path = f"/v1/videos/{upload(http, mp4)['id']}"
     http.post(f"{path}/prompts", json=POINT)
-    tracker.limit = 1
+    drawing.frames.limit = 1
     with http.stream("POST", f"{path}/propagate", json={}) as answer:
         found = events_of(answer.iter_lines())
         next(found)
-        with let_go_on(tracker, propagation_of(running.service, path)):
+        with let_go_on(drawing, propagation_of(running.service, path)):
             assert http.delete(path).status_code == 204
         name, data = list(found)[-1]  # the reader is still there, and hears why there is no more
         assert (name, data["status"], data["code"]) == ("error", 404, "unknown_video")
-    assert tracker.videos[-1].is_closed
-    assert tracker.videos[-1].computed == [0, 1]
+    assert not drawing.sessions
+    assert drawing.tracked() == [0, 1]
 
 
-def test_a_session_that_cannot_be_closed_leaves_no_decoder(http, running, tracker, mp4, monkeypatch):
+def test_a_session_that_cannot_be_closed_leaves_no_decoder(http, running, drawing, mp4, monkeypatch):
     name = upload(http, mp4)["id"]
     stored = running.service.app.state.videos.get(name)
     http.post(f"/v1/videos/{name}/prompts", json=POINT)
@@ -115,73 +116,73 @@ def test_a_session_that_cannot_be_closed_leaves_no_decoder(http, running, tracke
     async def fail():
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(tracker.videos[-1], "aclose", fail)
+    monkeypatch.setattr(stored.tracking._video, "aclose", fail)
     problem(http.delete(f"/v1/videos/{name}"), 500)
     with pytest.raises(VideoError, match="No such file"):  # it is opened again
         stored.decoders.frame(stored.file, 0, "preview")
 
 
-def test_a_failure_in_the_middle_is_an_event(http, tracker, video):
+def test_a_failure_in_the_middle_is_an_event(http, drawing, video):
     http.post(f"{video}/prompts", json=POINT)
-    tracker.failure = ServerUnreachableError("nothing answers at grpc://localhost:9")
+    drawing.frames.failure = ServerUnreachableError("nothing answers at grpc://localhost:9")
     name, data = track(http, video)[-1]
     assert name == "error"
     assert (data["status"], data["detail"]) == (503, "nothing answers at grpc://localhost:9")
-    tracker.failure = ZeroDivisionError("secret")
+    drawing.frames.failure = ZeroDivisionError("secret")
     name, data = track(http, video)[-1]
     assert (name, data["status"]) == ("error", 500)
     assert "secret" not in data["detail"]
-    tracker.failure = None
+    drawing.frames.failure = None
     assert track(http, video)[-1][1]["frames"] == 24
 
 
 def test_only_some_videos_are_tracked_at_a_time(mp4):
-    with service_with_fakes(max_tracks=1) as fakes:
-        http, fakes.tracker.limit = fakes.service.http, 1
+    with drawn_service(max_tracks=1) as drawn:
+        http, drawn.server.frames.limit = drawn.service.http, 1
         first, second = (f"/v1/videos/{upload(http, mp4)['id']}" for _ in range(2))
         for path in (first, second):
             http.post(f"{path}/prompts", json=POINT)
         with http.stream("POST", f"{first}/propagate", json={}) as answer:
             next(events_of(answer.iter_lines()))
             assert problem(http.post(f"{second}/propagate", json={}), 503)["code"] == "busy"
-            with let_go_on(fakes.tracker, propagation_of(fakes.service, first)):
+            with let_go_on(drawn.server, propagation_of(drawn.service, first)):
                 http.post(f"{first}/cancel")
         assert track(http, second)[-1][0] == "done"
 
 
 def test_masks_have_a_budget(mp4):
-    with service_with_fakes(video_mask_bytes=8000) as fakes:
-        path = f"/v1/videos/{upload(fakes.service.http, mp4)['id']}"
-        fakes.service.http.post(f"{path}/prompts", json=POINT)
-        name, data = track(fakes.service.http, path)[-1]
+    with drawn_service(video_mask_bytes=8000) as drawn:
+        path = f"/v1/videos/{upload(drawn.service.http, mp4)['id']}"
+        drawn.service.http.post(f"{path}/prompts", json=POINT)
+        name, data = track(drawn.service.http, path)[-1]
         assert (name, data["status"]) == ("error", 503)
-        assert 1 < len(fakes.service.app.state.videos.get(path.rsplit("/", 1)[1]).tracking.records) < 24
-        fakes.service.http.delete(path)
-        assert used(fakes.service, "video_masks") == 0
+        assert 1 < len(drawn.service.app.state.videos.get(path.rsplit("/", 1)[1]).tracking.records) < 24
+        drawn.service.http.delete(path)
+        assert used(drawn.service, "video_masks") == 0
 
 
 def test_the_service_stops_while_it_tracks(mp4):
-    with service_with_fakes() as fakes:
-        fakes.tracker.limit = 1
-        path = f"/v1/videos/{upload(fakes.service.http, mp4)['id']}"
-        fakes.service.http.post(f"{path}/prompts", json=POINT)
+    with drawn_service() as drawn:
+        drawn.server.frames.limit = 1
+        path = f"/v1/videos/{upload(drawn.service.http, mp4)['id']}"
+        drawn.service.http.post(f"{path}/prompts", json=POINT)
         found = []
 
         def read():
-            with httpx.Client(base_url=fakes.service.url, timeout=120) as other:
+            with httpx.Client(base_url=drawn.service.url, timeout=120) as other:
                 found.extend(track(other, path))
 
         reader = threading.Thread(target=read)
         reader.start()
-        wait_until(lambda: fakes.tracker.videos[-1].computed)
-        folder = fakes.service.app.state.videos._folder.path
-        fakes.service.app.state.videos.refuse()
-        fakes.tracker.limit = None
+        wait_until(drawn.server.tracked)
+        folder = drawn.service.app.state.videos._folder.path
+        drawn.service.app.state.videos.refuse()
+        drawn.server.frames.limit = None
         reader.join()
         assert found[-1][1]["cancelled"] is True
-        problem(fakes.service.http.post("/v1/videos", files={"video": mp4}), 503)
+        problem(drawn.service.http.post("/v1/videos", files={"video": mp4}), 503)
     assert not folder.exists()
-    assert fakes.tracker.videos[-1].is_closed
+    assert not drawn.server.sessions
 
 
 # --- downloads -------------------------------------------------------------------------------------------------------
@@ -199,11 +200,11 @@ def test_downloads(http, video):
         labels = Image.open(io.BytesIO(archive.read("00002.png")))
         assert labels.mode == "P"
         expected = np.where(clip.disc(2, (80, 130)), 3, clip.disc(2) * 1)
-        np.testing.assert_array_equal(np.asarray(labels), expected)
+        assert np.mean(np.asarray(labels) == expected) > 0.98
     lines = http.get(f"{video}/masks", params={"format": "rle"}).text.splitlines()
     rows = [json.loads(line) for line in lines]
     assert [(row["frame"], row["object_id"]) for row in rows] == [(f, o) for f in range(6) for o in (1, 3)]
-    np.testing.assert_array_equal(rle_to_mask(rows[4]["rle"]), clip.disc(2))
+    assert near(rle_to_mask(rows[4]["rle"]), clip.disc(2))
     coco = http.get(f"{video}/masks", params={"format": "coco"}).json()
     assert [len(annotation["segmentations"]) for annotation in coco["annotations"]] == [6, 6]
     overlay = http.get(f"{video}/masks", params={"format": "overlay"})
@@ -229,14 +230,14 @@ def test_files_of_downloads_do_not_stay(http, running, video):
 
 
 def test_downloads_count_as_bytes_of_videos(mp4):
-    with service_with_fakes(max_video=len(mp4) + 1000, video_bytes=len(mp4) + 1000) as fakes:
-        path = f"/v1/videos/{upload(fakes.service.http, mp4)['id']}"
-        fakes.service.http.post(f"{path}/prompts", json=POINT)
-        assert fakes.service.http.get(f"{path}/masks", params={"format": "rle"}).status_code == 200
-        track(fakes.service.http, path)
-        answer = fakes.service.http.get(f"{path}/masks", params={"format": "overlay"})
+    with drawn_service(max_video=len(mp4) + 1000, video_bytes=len(mp4) + 1000) as drawn:
+        path = f"/v1/videos/{upload(drawn.service.http, mp4)['id']}"
+        drawn.service.http.post(f"{path}/prompts", json=POINT)
+        assert drawn.service.http.get(f"{path}/masks", params={"format": "rle"}).status_code == 200
+        track(drawn.service.http, path)
+        answer = drawn.service.http.get(f"{path}/masks", params={"format": "overlay"})
         assert "bytes of videos" in problem(answer, 503)["detail"]
-        folder = fakes.service.app.state.videos.get(path.rsplit("/", 1)[1]).room.folder
+        folder = drawn.service.app.state.videos.get(path.rsplit("/", 1)[1]).room.folder
         assert [each.name for each in folder.iterdir()] == ["video"]
 
 
@@ -265,10 +266,11 @@ def test_clicks_do_not_wait_for_files_and_a_video_stays_while_its_file_is_writte
         assert [file.result().status_code for file in files] == [200] * 3
 
 
-def test_the_lines_of_the_documentation_work(running, tracker, mp4, tmp_path):
+def test_the_lines_of_the_documentation_work(running, drawing, mp4, tmp_path):
     text = (checkout() / "docs/reference/rest.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "v1/videos" in block]
     script = block.replace("localhost:5000", running.service.url).replace("curl -s", "curl -sSf")
+    script = script.replace("[[210, 350]]", str([list(clip.START)]))
     (tmp_path / "clip.mp4").write_bytes(mp4)
     done = subprocess.run(
         ["bash", "-c", f"set -eo pipefail\n{script}"], cwd=tmp_path, capture_output=True, text=True, check=False

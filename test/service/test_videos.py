@@ -1,5 +1,6 @@
-"""`/v1/videos` with a video client that needs no Triton: uploads, limits, prompts, tracking, downloads."""
+"""`/v1/videos`: uploads, limits, prompts, and what a killed service left behind."""
 
+import base64
 import io
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 from PIL import Image
 from support import clip
 from support.conditions import wait_until
-from support.fake_clients import service_with_fakes
-from support.running_service import POINT, problem, upload, used
+from support.drawn_server import drawn_service
+from support.running_service import POINT, problem, track, upload, used
+from support.tools import near
 
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 from triton_sam.service.problems import Problem
@@ -55,7 +57,7 @@ def test_a_video_is_described_shown_and_forgotten(http, running, mp4):
     assert (used(running.service, "videos"), used(running.service, "video_bytes")) == (0, 0)
 
 
-def test_frames_as_images(http, tracker):
+def test_frames_as_images(http):
     files = [("frames", (f"{index}.png", clip.png(index))) for index in range(5)]
     info = http.post("/v1/videos", files=files).json()
     assert (info["num_frames"], info["fps"], info["width"]) == (5, 25.0, 320)
@@ -63,7 +65,7 @@ def test_frames_as_images(http, tracker):
     shown = np.asarray(Image.open(io.BytesIO(http.get(f"{path}/frames/4").content)), int)
     assert np.abs(shown - np.asarray(clip.image(4), int)).mean() < 4
     assert http.post(f"{path}/prompts", json=POINT).status_code == 200
-    assert tracker.videos[-1].source.frame(2).content == clip.png(2)
+    assert [data["frame"] for name, data in track(http, path) if name == "frame"] == list(range(5))
     http.delete(path)
 
 
@@ -106,10 +108,10 @@ def test_frames_of_two_sizes_are_refused(http):
 
 
 def test_limits_of_uploads(mp4, tmp_path):
-    with service_with_fakes(
+    with drawn_service(
         max_video=100_000, max_videos=1, max_video_frames=24, max_megapixels=0.08, video_idle_seconds=0.4
-    ) as fakes:
-        http = fakes.service.http
+    ) as drawn:
+        http = drawn.service.http
         problem(http.post("/v1/videos", files={"video": bytes(200_000)}), 413)
         info = upload(http, mp4)
         refused = http.post("/v1/videos", files={"video": mp4})
@@ -127,45 +129,41 @@ def test_limits_of_uploads(mp4, tmp_path):
 
 
 def test_the_disk_is_a_budget(mp4):
-    with service_with_fakes(max_video=len(mp4) + 1000, video_bytes=2 * len(mp4)) as fakes:
-        upload(fakes.service.http, mp4)
-        assert problem(fakes.service.http.post("/v1/videos", files={"video": mp4}), 503)["code"] == "busy"
-        assert used(fakes.service, "video_bytes") == len(mp4)
+    with drawn_service(max_video=len(mp4) + 1000, video_bytes=2 * len(mp4)) as drawn:
+        upload(drawn.service.http, mp4)
+        assert problem(drawn.service.http.post("/v1/videos", files={"video": mp4}), 503)["code"] == "busy"
+        assert used(drawn.service, "video_bytes") == len(mp4)
 
 
 def test_without_a_video_model(mp4):
-    with service_with_fakes(videos=False) as fakes:
-        answer = problem(fakes.service.http.post("/v1/videos", files={"video": mp4}), 404)
+    with drawn_service(videos=False) as drawn:
+        answer = problem(drawn.service.http.post("/v1/videos", files={"video": mp4}), 404)
         assert answer["code"] == "no_video_model"
         assert "triton-sam setup sam2 --video" in answer["detail"]
-        assert [model["tracks_videos"] for model in fakes.service.http.get("/v1/models").json()["models"]] == [False]
+        assert [model["tracks_videos"] for model in drawn.service.http.get("/v1/models").json()["models"]] == [False]
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
-def test_prompts_reach_the_client_and_answer_with_masks(http, tracker, video):
+def test_prompts_reach_triton_and_answer_with_masks(http, drawing, video):
     answer = http.post(f"{video}/prompts", json={**POINT, "points": [[60, 120], [5, 5]], "labels": [1, 0]}).json()
     (found,) = answer["objects"]
-    np.testing.assert_array_equal(rle_to_mask(found["rle"]), clip.disc(0))
-    assert (answer["frame"], found["object_id"], found["area"]) == (0, 1, clip.disc(0).sum())
-    assert found["bbox"] == [30, 90, 61, 61]
-    fake = tracker.videos[-1]
-    assert fake.prompts[1][0] == {
-        "points": [[60, 120], [5, 5]],
-        "labels": [1, 0],
-        "box": None,
-        "mask": None,
-        "clear_old_points": True,
-    }
-    http.post(f"{video}/prompts", json={"frame": 2, "object_id": 7, "box": [10, 20, 70, 80], "clear_old_points": False})
-    assert fake.prompts[7][2]["box"] == [10, 20, 70, 80]
-    assert fake.prompts[7][2]["clear_old_points"] is False
+    assert near(rle_to_mask(found["rle"]), clip.disc(0))
+    assert (answer["frame"], found["object_id"]) == (0, 1)
+    np.testing.assert_allclose(found["bbox"], [30, 90, 61, 61], atol=2)
+    (memory,) = (session.tracker.objects[1] for session in drawing.sessions)
+    assert memory.points[0].labels.tolist() == [1, 0]
+    http.post(f"{video}/prompts", json={"frame": 2, "object_id": 7, "box": [10, 20, 70, 80]})
+    http.post(f"{video}/prompts", json={**POINT, "points": [[9, 9]], "clear_old_points": False})
+    http.post(f"{video}/prompts", json={"frame": 2, "object_id": 7, "points": [[30, 30]]})
+    assert drawing.prompts() == {1: {0: [[60, 120], [5, 5], [9, 9]]}, 7: {2: [[30, 30]]}}
     mask = clip.disc(3)
     as_rle = {"frame": 3, "object_id": 8, "mask_rle": mask_to_rle(mask), "format": "png"}
     masked = http.post(f"{video}/prompts", json=as_rle).json()["objects"][0]
     assert "rle" not in masked
-    np.testing.assert_array_equal(fake.prompts[8][3]["mask"], mask)
+    with Image.open(io.BytesIO(base64.b64decode(masked["png"]))) as png:
+        assert near(np.asarray(png) > 0, mask)
     assert http.get(video).json()["objects"] == [
         {"object_id": 1, "prompted_frames": [0]},
         {"object_id": 7, "prompted_frames": [2]},
@@ -173,10 +171,10 @@ def test_prompts_reach_the_client_and_answer_with_masks(http, tracker, video):
     ]
     assert http.delete(f"{video}/objects/7").status_code == 204
     assert http.delete(f"{video}/prompts", params={"frame": 3, "object_id": 8}).status_code == 204
-    assert (sorted(fake.prompts), fake.prompts[8]) == ([1, 8], {})
+    assert sorted(drawing.prompts()) == [1, 8]
     assert http.get(video).json()["tracked"] == [[0, 0]]
     assert http.post(f"{video}/reset").status_code == 204
-    assert (fake.prompts, http.get(video).json()["objects"], http.get(video).json()["tracked"]) == ({}, [], [])
+    assert (drawing.prompts(), http.get(video).json()["objects"], http.get(video).json()["tracked"]) == ({}, [], [])
 
 
 BAD_PROMPTS = (
@@ -184,7 +182,6 @@ BAD_PROMPTS = (
     ({"frame": 0, "object_id": 1}, "give points, a box or a mask"),
     ({"frame": 0, "object_id": 1, "points": [[1, 1]], "labels": [1, 0]}, "one label for each point"),
     ({"frame": 0, "object_id": 0, "points": [[1, 1]]}, "object_id"),
-    ({"frame": 0, "object_id": 2, "points": [[1, 1]]}, "max_objects"),
     ({"frame": 0, "object_id": 1, "points": [[1, 1]], "mask_rle": {"size": [240, 320], "counts": "0"}}, "alone"),
     ({"frame": 0, "object_id": 1, "mask_rle": {"size": [100000, 100000], "counts": "0"}}, "[240, 320]"),
     ({"frame": 0, "object_id": 1, "mask_rle": {"size": [240, 320], "counts": "!"}}, ""),
@@ -193,8 +190,7 @@ BAD_PROMPTS = (
 )
 
 
-def test_bad_prompts_leave_the_video_alive(http, tracker, video):
-    tracker.most_objects = 1
+def test_bad_prompts_leave_the_video_alive(http, video):
     for body, words in BAD_PROMPTS:
         assert words in problem(http.post(f"{video}/prompts", json=body), 422)["detail"]
         assert http.post(f"{video}/prompts", json=POINT).status_code == 200

@@ -1,5 +1,6 @@
 """Words and example boxes through a real Triton: equal to transformers' Sam3Model, one encode, healing, errors."""
 
+import gc
 import json
 import shutil
 from collections.abc import Callable
@@ -110,14 +111,17 @@ def test_a_server_without_the_models(exported, tmp_path):
         assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
 
 
-def test_instances_equal_the_official_detector(exported, words_server):
-    """Detector, models in this process and server work one after the other, because each takes gigabytes."""
+def test_instances_equal_the_official_detector(exported, request):
+    """Detector, models in this process and server exist one after the other, because each takes gigabytes."""
     answered = answered_cases(Sam3ConceptReference(exported.model.concepts, None), PHOTO)
+    del exported.model
     few = [case for case in answered if case.title in ("one word", "two words with both boxes")]
     with SAM2TritonClient(transport=ConceptTransport(get_family("sam3"), exported.files), model_type="sam3") as inside:
         rows = list(verify_concepts(few, "inside", inside, PHOTO))
     del inside
+    gc.collect()
     return_free_memory()
+    words_server = request.getfixturevalue("words_server")
     for name, url, cases in (("http", words_server.http_url, few), ("grpc", words_server.grpc_url, answered)):
         with SAM2TritonClient(url, "sam3", timeout=300) as client:
             rows += verify_concepts(cases, name, client, PHOTO)

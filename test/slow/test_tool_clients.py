@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support import clip
-from support.fake_clients import service_with_fakes
+from support.drawn_server import drawn_service
 from support.running_service import running_service
 from support.tools import AWAY, BOX, CLICK, RING, drawn_prompts, filled_each, near, without_holes, without_specks
 from support.uv_environment import make_environment, run_script
@@ -246,8 +246,8 @@ def test_clicks_and_rectangles(run, guarded, client, images):
 
 def test_an_object_through_the_images_of_a_folder(run, tmp_path):
     frames = clip.write_frames(tmp_path, COUNT)
-    with service_with_fakes(adapters=("x-anylabeling",)) as fakes:
-        service = fakes.service
+    with drawn_service(adapters=("x-anylabeling",)) as drawn:
+        service = drawn.service
         answer = run(VIDEO, service.url, "", list(clip.START), *map(str, frames))
     shape = (clip.HEIGHT, clip.WIDTH)
     assert near(filled_each(answer["first"], shape), clip.disc(0), 2)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,15 +24,14 @@ FAILURES = (InferenceError("the GPU is gone"), ServerUnreachableError("gone"), R
 
 
 class Dice:
-    """A seeded random generator, and awaits that fail now and then."""
+    """A seeded random generator, and failures now and then."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    async def wait(self) -> None:
-        """Suspend for some steps, and perhaps fail."""
-        for _ in range(self.random.randrange(4)):
-            await asyncio.sleep(0)
+    def fail(self) -> None:
+        """Perhaps wait, and perhaps fail."""
+        time.sleep(self.random.choice((0, 0, 0.001, 0.01)))
         if self.random.random() < 0.05:
             raise self.random.choice(FAILURES)
 

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import json
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -139,6 +140,19 @@ class InProcess:
     def asked(self) -> list[str]:
         """Names of the models that clients have called."""
         return [request.model for request in self.requests]
+
+    def operations(self) -> list[str]:
+        """Return the names of the operations that clients have requested."""
+        return [self.operation(number) for number in range(len(self.requests))]
+
+    def operation(self, number: int) -> str:
+        """Return the operation of a request; an empty text for requests to other models."""
+        name: str = self.requests[number].inputs.get(video.OPERATION, [b""])[0].decode()
+        return name
+
+    def arguments(self, number: int) -> dict[str, Any]:
+        arguments: dict[str, Any] = json.loads(self.requests[number].inputs[video.ARGUMENTS][0])
+        return arguments
 
     def config(self, model: str) -> dict[str, Any]:
         """Return the configuration of a model, as the JSON of the HTTP protocol."""

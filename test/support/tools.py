@@ -155,7 +155,7 @@ def brushed(result: dict[str, Any]) -> BoolArray:
 Json = Any
 X1, Y1, X2, Y2 = BOX
 WORDS = "dog, nothing"
-"""Words of which a search finds only the first one, see support/fake_clients.py."""
+"""Words of which a search finds only the first one, see support/drawn_server.py."""
 
 
 @dataclass(frozen=True)

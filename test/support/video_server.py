@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -50,19 +49,6 @@ class VideoServer(InProcess):
     def sessions(self) -> dict[str, Any]:
         sessions: dict[str, Any] = self._model.sessions.by_id
         return sessions
-
-    def operations(self) -> list[str]:
-        """Return the names of the operations that clients have requested."""
-        return [self.operation(number) for number in range(len(self.requests))]
-
-    def operation(self, number: int) -> str:
-        """Return the operation of a request; an empty text for requests to other models."""
-        name: str = self.requests[number].inputs.get(wire.OPERATION, [b""])[0].decode()
-        return name
-
-    def arguments(self, number: int) -> dict[str, Any]:
-        arguments: dict[str, Any] = json.loads(self.requests[number].inputs[wire.ARGUMENTS][0])
-        return arguments
 
     def sent_frames(self) -> list[int]:
         """Return the indexes of the received frames, in order."""

@@ -151,16 +151,6 @@ class FinderUpdate:
     detail: str | None = None
 
 
-Finder = Callable[
-    [SpeculativeSAM2Client, ImageEmbeddings, bytes, Mapping[str, Any], Cleanup | None],
-    AsyncGenerator[FinderUpdate, None],
-]
-"""Searches for everything in an image, given its embeddings, encoded bytes, options, and a clean-up of masks.
-
-Closing the generator ends the search, also at Triton.
-"""
-
-
 @dataclass(frozen=True)
 class Done:
     """The last event of a search. ``detail`` explains why there are no objects."""
@@ -178,15 +168,12 @@ class Search:
         events: a ``FinderUpdate`` for each batch of points, and finally ``Done`` or a Problem.
     """
 
-    def __init__(
-        self, engine: Engine, image: StoredImage, pair: Pair, request: EverythingRequest, finder: Finder
-    ) -> None:
+    def __init__(self, engine: Engine, image: StoredImage, pair: Pair, request: EverythingRequest) -> None:
         self.events: Events[FinderUpdate | Done] = Events()
         self._engine = engine
         self._image = image
         self._pair = pair
         self._request = request
-        self._finder = finder
         self._end = cancelled()
         self._started = time.monotonic()
         self._place = engine.budgets.searches.take()
@@ -253,7 +240,7 @@ class Search:
         request = self._request
         cleanup = None if request.cleanup is None else request.cleanup.to_cleanup()
         client = self._engine.client_of(self._pair, embeddings)
-        steps = self._finder(client, embeddings, self._image.content, request.options(), cleanup)
+        steps = find(client, embeddings, self._image.content, request.options(), cleanup)
         last, count = FinderUpdate(done=0, total=0), 0
         async with contextlib.aclosing(steps):
             async for last in steps:
@@ -289,8 +276,7 @@ async def find(
 
 
 class Searches:
-    def __init__(self, engine: Engine, find: Finder = find) -> None:
-        self.find = find
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._running: set[Search] = set()
 
@@ -298,7 +284,7 @@ class Searches:
         if not pair.finds_everything:
             detail = f"Triton has no session model {pair.name}, which the search needs: export its models again"
             raise Problem(404, detail, code="no_everything")
-        started = Search(self._engine, image, pair, request, self.find)
+        started = Search(self._engine, image, pair, request)
         self._running.add(started)
         started.task.add_done_callback(lambda _: self._running.discard(started))
         return started

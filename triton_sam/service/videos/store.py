@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -96,8 +96,6 @@ class Videos:
     """All videos of a service, used on one event loop from ``start()`` to ``stop()``."""
 
     def __init__(self, engine: Engine) -> None:
-        self.connect: Callable[[ServiceSettings, Pair], AsyncSAM2VideoClient] = connect
-        """Creates the client of a pair; tests replace it."""
         self._clients: dict[str, AsyncSAM2VideoClient] = {}
         self.decoders = Decoders()
         self.sessions = Sessions(engine.settings.video_idle_seconds)
@@ -251,7 +249,7 @@ class Videos:
 
     def _tracking(self, frames: FrameSource, pair: Pair, every: int = 1) -> Tracking:
         if pair.name not in self._clients:
-            self._clients[pair.name] = self.connect(self._engine.settings, pair)
+            self._clients[pair.name] = connect(self._engine.settings, pair)
         return Tracking(frames, self._clients[pair.name], self._budgets, self._engine.metrics, every=every)
 
     def _make_folder(self) -> Path:

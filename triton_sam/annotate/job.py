@@ -200,6 +200,10 @@ class Job:
                 raise ConfigurationError("--large is for --with boxes, points, everything and words")
         if self.is_search and self.prompts is not None:
             raise ConfigurationError("--prompts is for --with boxes, points and masks")
+        if self.class_names and (self.task != "boxes" or self.prompts is None or self.prompts.is_file()):
+            raise ConfigurationError(
+                "--class-names is for --with boxes --prompts FOLDER: COCO, CSV and JSON files name their own classes"
+            )
         if self.texts and self.task != WORDS:
             raise ConfigurationError("--text is for --with words")
         if self.task == WORDS:

@@ -56,7 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="COCO file with boxes or masks (default: the source), folder of YOLO's files, or CSV or JSON with points",
     )
-    parser.add_argument("--class-names", nargs="+", default=[], metavar="NAME", help="YOLO's classes, from class 0")
+    parser.add_argument(
+        "--class-names",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="classes of YOLO's files, from class 0; other files name their own",
+    )
     parser.add_argument("--images", metavar="DIR", help="folder or URL of the images of a list or a COCO data set")
     parser.add_argument(
         "--every", type=int, default=1, metavar="N", help="only every N-th image, or frame of a video (default: 1)"

@@ -118,6 +118,10 @@ ANNOTATE = [
     ("annotate set/boxes.json --out out --with boxes --url a --local", "--url or --local, not both"),
     ("annotate set/boxes.json --out out --with masks --model sam3", "sam3 takes no mask"),
     ("annotate set --out out --with everything --prompts a.json", "--prompts is for --with boxes, points and masks"),
+    *(
+        (f"annotate set/boxes.json --out out --with {more} --class-names cat", "--class-names is for --with boxes")
+        for more in ("boxes", "masks", "boxes --prompts set/boxes.json", "everything")
+    ),
     ("annotate set --out out --with everything --points-per-side 0", "points_per_side"),
     *((f"annotate set --out out --with {task}", "--prompts FILE") for task in ("points", "boxes", "masks")),
     ("annotate page.mp4 --out out --with everything", "cannot be opened as a video"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import mmap
 import re
 import struct
 import zlib
@@ -138,7 +139,7 @@ def without_texts(stream: Stream) -> io.BytesIO | None:
     content = _content(stream)
     if not content.startswith(_PNG):
         return None
-    needed = (chunk for kind, chunk in _chunks(content) if kind not in _TEXTS or _holds_orientation(kind, chunk[8:-4]))
+    needed = (content[part] for kind, part in _chunks(content) if kind not in _TEXTS or _turns(kind, content[part]))
     return io.BytesIO(_PNG + b"".join(needed))
 
 
@@ -146,17 +147,18 @@ def _content(stream: Stream) -> bytes:
     return stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
 
 
-def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the kind and the bytes of each chunk of a PNG file."""
+def _chunks(content: bytes | mmap.mmap) -> Iterator[tuple[bytes, slice]]:
+    """Yield the kind and the place of each chunk of a PNG file."""
     place = len(_PNG)
     while place + 8 <= len(content):
         length, kind = struct.unpack_from(">I4s", content, place)
-        yield kind, content[place : place + length + 12]
+        yield kind, slice(place, place + length + 12)
         place += length + 12
 
 
-def _holds_orientation(kind: bytes, data: bytes) -> bool:
+def _turns(kind: bytes, chunk: bytes) -> bool:
     """Return whether a text chunk of a PNG file holds EXIF or XMP data of a usual size."""
+    data = chunk[8:-4]
     keyword, _, rest = data.partition(b"\0")
     if keyword.decode("latin-1") not in ORIENTATION_METADATA or len(data) > _KEPT_TEXT:
         return False
@@ -182,7 +184,7 @@ def size_of(image_file: bytes | Path, formats: tuple[str, ...] | None = None) ->
     """Return width and height of an image file after upright(), without decoding its pixels.
 
     Args:
-        image_file: its content, or its path, from which only PNG files are read as a whole.
+        image_file: its content or its path.
         formats: see open_header().
     """
     stream = image_file if isinstance(image_file, Path) else io.BytesIO(image_file)
@@ -190,16 +192,22 @@ def size_of(image_file: bytes | Path, formats: tuple[str, ...] | None = None) ->
         width, height = image.size
         if image.format == "TIFF" and (tag(image, _WIDTH), tag(image, _HEIGHT)) != (width, height):
             return width, height  # newer versions of Pillow turn TIFF files themselves
-        turn = png_turn(_content(stream)) if image.format == "PNG" else orientation(image)
+        if image.format != "PNG":
+            turn = orientation(image)
+        elif isinstance(image_file, Path):
+            with image_file.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                turn = png_turn(content)
+        else:
+            turn = png_turn(image_file)
     return (height, width) if turn in TURNED else (width, height)
 
 
-def png_turn(content: bytes) -> int:
+def png_turn(content: bytes | mmap.mmap) -> int:
     """Return the EXIF orientation of a PNG file, which may follow its pixels."""
     metadata = [
-        chunk
-        for kind, chunk in _chunks(content)
-        if kind in (b"IHDR", b"eXIf", b"IEND") or (kind in _TEXTS and _holds_orientation(kind, chunk[8:-4]))
+        content[part]
+        for kind, part in _chunks(content)
+        if kind in (b"IHDR", b"eXIf", b"IEND") or (kind in _TEXTS and _turns(kind, content[part]))
     ]
     try:
         with Image.open(io.BytesIO(_PNG + b"".join(metadata)), formats=("PNG",)) as image:
@@ -229,7 +237,7 @@ def as_stored(content: bytes) -> tuple[bytes, int]:
     """
     if content.startswith(_PNG):  # metadata behind the pixels counts
         chunks = _chunks(content)
-        return _PNG + b"".join(chunk for kind, chunk in chunks if kind not in (b"eXIf", *_TEXTS)), 1
+        return _PNG + b"".join(content[part] for kind, part in chunks if kind not in (b"eXIf", *_TEXTS)), 1
     turn = _turn_of(content)
     if turn != 1 and content.startswith(_JPEG):
         lying = _lying_jpeg(content)

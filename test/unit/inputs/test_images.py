@@ -70,9 +70,14 @@ def with_late_exif(png):
     return lean.replace(lean[-12:], chunk + lean[-12:])
 
 
-def test_the_size_of_a_png_is_known_without_its_pixels(monkeypatch):
+def test_the_size_of_a_png_is_known_without_its_pixels(tmp_path, monkeypatch):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    content, path = with_late_exif(encoded(Image.fromarray(RGB), exif=exif)), tmp_path / "late.png"
+    path.write_bytes(content)
     monkeypatch.setattr(PngImageFile, "load", None)
-    assert size_of(encoded(Image.fromarray(RGB))) == (30, 20)
+    monkeypatch.setattr(type(path), "read_bytes", None)
+    assert size_of(content) == size_of(path) == (20, 30)
 
 
 @pytest.mark.parametrize("form", ["PNG", "late PNG", "WEBP", "two segments of JPEG", "TIFF"])

@@ -130,6 +130,20 @@ def test_an_image_in_the_cache_is_opened_for_crops_only(session, monkeypatch):
     assert counts == [(1, 1, True), (1, 0, False), (2, 4, True)]
 
 
+@pytest.mark.parametrize(
+    ("find", "name", "query"),
+    [
+        ("find_everything", "everything", {"points_per_side": 2}),
+        ("find_part", "everything_part", {"points": [[8, 8]]}),
+        ("find_concepts", "find", {"text": "cat"}),
+    ],
+)
+def test_a_search_that_is_stopped_before_it_begins_encodes_nothing(session, find, name, query):
+    with pytest.raises(TaskCancelledError):
+        getattr(session, find)({"image": text(image_file()), name: text(json.dumps(query).encode())}, lambda: True)
+    assert not session.images.cache.get(session.images.image_id(image_file()))
+
+
 @pytest.mark.parametrize("more", [{}, {"use_m2m": True}], ids=["grid", "refined"])
 def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more):
     given = {"points": [[x, 8] for x in range(64)], "parameters": {**ALL, **more}}

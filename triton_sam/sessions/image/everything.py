@@ -137,8 +137,6 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
 def find_everything(content: bytes, parameters: Parameters, family: Family, networks: JobNetworks) -> Found:
     """Segment all objects of an image file."""
     _check_points(parameters)
-    if networks.stopped():
-        raise TaskCancelledError
     images, reply = networks.images, networks.reply
     whole: HeldImage | None
     whole = images.find(content, reply)

@@ -96,7 +96,7 @@ class SessionModel:
             networks = self._job_networks(reply, stopped)
             return write_found(find_everything(content, parameters, self._pair.family, networks))
 
-        return _as_job(work)
+        return _as_job(work, stopped)
 
     def find_part(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
         """Answer one request for the objects under some points. Errors become part of the reply."""
@@ -107,7 +107,7 @@ class SessionModel:
             seen = see(asked.part(image), self._pair.family, self._job_networks(reply, stopped).decode)
             return {**write_image(image), **write_found(seen)}
 
-        return _as_job(work)
+        return _as_job(work, stopped)
 
     def find_concepts(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
         """Answer one request for all instances of concepts. Errors become part of the reply."""
@@ -117,7 +117,7 @@ class SessionModel:
                 raise InputError(f"{self._pair.family.name} cannot search words: use a SAM3 model")
             return concept_requests.answer(self._concepts, tensors, reply, stopped)
 
-        return _as_job(work)
+        return _as_job(work, stopped)
 
     def _find(self, request: SessionRequest, reply: Reply) -> HeldImage:
         """Return the image of a request from the cache, or encode it."""
@@ -183,10 +183,12 @@ class SessionModel:
         return self._pair.read_masks(masks, part, request.multimask_output)
 
 
-def _as_job(work: Callable[[Reply], Tensors]) -> Reply:
+def _as_job(work: Callable[[Reply], Tensors], stopped: Callable[[], bool]) -> Reply:
     """Return the reply of a job. Errors become part of it, except TaskCancelledError."""
     reply = Reply()
     try:
+        if stopped():  # before the image is encoded
+            raise TaskCancelledError
         reply.tensors = work(reply)
     except TaskCancelledError:
         raise

@@ -79,6 +79,7 @@ def test_a_server_on_this_machine_sends_logits_by_default(image_server, without_
                 client.set_image(PIXELS)
             first, second = (client.segment(POINT)[0] for client in (near, other))
             assert [first.logits.size > 0, second.logits.size > 0] == [True, far is without_session]
+            assert other.segment(POINT, logits=False)[0].logits is None
             near.segment(POINT, mask_input=first.logits)
             with pytest.raises(PromptError, match="logits=True") if far is image_server else contextlib.nullcontext():
                 other.segment(POINT, mask_input=second.logits)

@@ -59,15 +59,17 @@ def test_more_points_of_one_object_need_the_embeddings_here(image_server):
 @pytest.mark.parametrize(("prompt", "parts"), [
     ({"box": BOXES}, [64, 2]),
     ({"point_coords": [[[index, 3]] * 300 for index in range(8)]}, [6, 2]),
+    ({"point_coords": [[[index, 3]] * 31 for index in range(64)], "box": BOXES[:64]}, [62, 2]),  # a box is two points
 ])  # fmt: skip
 def test_a_click_that_is_too_large_for_a_decoder_is_sent_in_parts(image_server, prompt, parts):
     with SAM2TritonClient(image_server.url, embeddings="client") as client:
         client.set_image(IMAGE)
-        masks, scores = client.predict(**prompt)
+        masks, scores = client.predict(**prompt, multimask_output=True)
         assert image_server.asked[1:] == ["sam2_decoder"] * len(parts)
-        assert len(masks) == len(scores) == sum(parts)
+        assert [objects_of(request) for request in image_server.requests[1:]] == parts
+        assert masks.shape[:2] == scores.shape == (sum(parts), 3)
         last = {name: values[-1:] for name, values in prompt.items()}
-        np.testing.assert_array_equal(masks[-1:], client.predict(**last)[0])
+        np.testing.assert_array_equal(masks[-1:], client.predict(**last, multimask_output=True)[0])
 
 
 def test_an_image_that_is_lost_between_two_parts_is_sent_again_with_the_second_alone(image_server):

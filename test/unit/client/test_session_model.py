@@ -7,11 +7,15 @@ import pytest
 from support.in_process import ImageServer, refusal
 
 from triton_sam import PromptError, SAM2TritonClient
+from triton_sam.client.clicks import EmbeddingsClick
 from triton_sam.client.flows import ASK_AGAIN_SECONDS
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import InferenceError
+from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.inputs.prompts import check_prompts
 from triton_sam.wire.contract import MAX_OBJECTS, MAX_POINTS
+from triton_sam.wire.pair import ModelPair
 
 IMAGE = np.zeros((48, 64, 3), np.uint8)
 BOXES = [[x / 10, 1, 40, 40] for x in range(MAX_OBJECTS + 2)]
@@ -70,6 +74,21 @@ def test_a_click_that_is_too_large_for_a_decoder_is_sent_in_parts(image_server, 
         assert masks.shape[:2] == scores.shape == (sum(parts), 3)
         last = {name: values[-1:] for name, values in prompt.items()}
         np.testing.assert_array_equal(masks[-1:], client.predict(**last, multimask_output=True)[0])
+
+
+def test_the_parts_of_sam3_are_joined_along_the_second_axis():
+    def answer(count):
+        return {"pred_masks": np.zeros((1, count, 3, 288, 288), np.float32), "iou_scores": np.zeros((1, count, 3))}
+
+    sam3, size = get_family("sam3"), (64, 48)
+    prompts = check_prompts(None, None, BOXES, None, image_size=size, mask_size=288)
+    image = ImageEmbeddings("sam3", "sam3_encoder", size, {name: np.zeros(1) for name in sam3.encoder.output_names})
+    flow = EmbeddingsClick(ModelPair(sam3), image, prompts).ask()
+    assert next(flow).inputs["input_boxes"].shape[:2] == (1, 64)
+    assert flow.send(answer(64)).inputs["input_boxes"].shape[:2] == (1, 2)
+    with pytest.raises(StopIteration) as end:
+        flow.send(answer(2))
+    assert [array.shape[:3] for array in end.value.value.values()] == [(1, 66, 3), (1, 66, 3)]
 
 
 def test_an_image_that_is_lost_between_two_parts_is_sent_again_with_the_second_alone(image_server):

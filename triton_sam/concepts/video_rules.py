@@ -243,7 +243,10 @@ class VideoObjects:
             self.obj_first_frame_idx[obj_id] = frame_idx
             self.trk_keep_alive[obj_id] = self.rules.init_trk_keep_alive
         self._note(found)
-        removed = self._unmatched_for_long(frame_idx) | self._doubled_for_long(frame_idx)
+        often = {each for each, count in self.unmatched_frames.items() if count >= self.rules.hotstart_unmatch_thresh}
+        often |= {each for (_, each), count in self.doubled_frames.items() if count >= self.rules.hotstart_dup_thresh}
+        earliest = frame_idx - self.rules.hotstart_delay
+        removed = {each for each in often - self.removed_obj_ids if self.obj_first_frame_idx[each] > earliest}
         if self.rules.suppress_unmatched_only_within_hotstart:
             return removed, set()
         gone = self.removed_obj_ids | removed
@@ -263,19 +266,6 @@ class VideoObjects:
             for obj_id in matched:
                 if first is not None and obj_id != first:
                     self.doubled_frames[first, obj_id] += 1
-
-    def _unmatched_for_long(self, frame_idx: int) -> set[int]:
-        least = self.rules.hotstart_unmatch_thresh
-        often = {obj_id for obj_id, count in self.unmatched_frames.items() if count >= least}
-        return {obj_id for obj_id in often - self.removed_obj_ids if self._is_within_hotstart(obj_id, frame_idx)}
-
-    def _doubled_for_long(self, frame_idx: int) -> set[int]:
-        least = self.rules.hotstart_dup_thresh
-        often = {obj_id for (_, obj_id), count in self.doubled_frames.items() if count >= least}
-        return {obj_id for obj_id in often - self.removed_obj_ids if self._is_within_hotstart(obj_id, frame_idx)}
-
-    def _is_within_hotstart(self, obj_id: int, frame_idx: int) -> bool:
-        return self.obj_first_frame_idx[obj_id] > frame_idx - self.rules.hotstart_delay
 
     def _suppress_overlapping(
         self, frame_idx: int, tracks: Tracks, removed: set[int]

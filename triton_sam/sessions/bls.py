@@ -62,7 +62,7 @@ def run(
 
 def call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
     """Run another model of this Triton, as a step of the trace of the current task; return its outputs by name."""
-    task = tasks.current()
+    task = tasks.CURRENT.get()
     options = {} if task is None or task.trace is None else {"trace": task.trace}
     request = pb_utils.InferenceRequest(
         model_name=model,

@@ -60,11 +60,14 @@ def programs(family: Family, variant: str | None = None, *, video: bool = True) 
     name = variant or family.name
     found: dict[str, Files] = {}
     if family.name in ENCODING_FAMILIES and name == family.name:
-        found[preprocess_name(name)] = {CONFIG_NAME: preprocess_config(family), PROGRAM: preprocess_program(family)}
+        purpose = f"Images into the input of the {family.label} encoder; see docs/reference/session-models.md."
+        text = program("image", purpose, "preprocess_model")
+        found[preprocess_name(name)] = {CONFIG_NAME: preprocess_config(family), PROGRAM: text}
         # Triton requires a version folder, and git does not store empty folders.
         found[encoder_jpeg_name(name)] = {CONFIG_NAME: encoder_jpeg_config(family), "1/.gitkeep": ""}
     if family.image_size == get_family(family.name).image_size:
-        found[name] = {CONFIG_NAME: session_config(family, name), PROGRAM: session_program(family)}
+        purpose = f"{family.label} with the images kept on the server; see docs/reference/session-models.md."
+        found[name] = {CONFIG_NAME: session_config(family, name), PROGRAM: program("image", purpose)}
     if video and family.tracking:
         found[video_wire.video_model(family, name)] = {
             CONFIG_NAME: video_config(family, name),
@@ -242,17 +245,6 @@ def session_config(family: Family, variant: str | None = None) -> str:
     ]
     lines += parameter_lines(contract.parameters(family, variant))
     return checked_config(lines)
-
-
-def session_program(family: Family) -> str:
-    """Return the text of model.py in the folder of a session model."""
-    return program("image", f"{family.label} with the images kept on the server; see docs/reference/session-models.md.")
-
-
-def preprocess_program(family: Family) -> str:
-    """Return the text of model.py in the folder of the model that turns images into the encoder's input."""
-    purpose = f"Images into the input of the {family.label} encoder; see docs/reference/session-models.md."
-    return program("image", purpose, "preprocess_model")
 
 
 def preprocess_config(family: Family) -> str:

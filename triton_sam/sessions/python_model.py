@@ -229,8 +229,21 @@ class PythonModel(ABC):
     def start(
         self, task: Task, pool: Pool, answer: Callable[[], Reply], submit: Submit | None = None
     ) -> Future[None] | None:
-        """Answer a request in a thread of a pool. Return the future if the request is traced."""
-        running = task.start(pool, partial(self.run, task, answer), submit)
+        """Answer a request in a thread. It holds a place of the pool meanwhile.
+
+        Args:
+            submit: runs the work later; None: a thread of the pool runs it.
+
+        Returns:
+            The future if the request is traced.
+        """
+        try:
+            pool.change_free(-1)
+            task.pool = pool
+            running = (submit or pool.threads.submit)(partial(self.run, task, answer))
+        except BaseException:
+            task.release()
+            raise
         running.add_done_callback(partial(self._ended, task))
         return None if task.trace is None else running
 

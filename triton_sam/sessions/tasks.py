@@ -179,30 +179,16 @@ class Task:
         """Seconds of waiting so far."""
         self.took: float | None = None
         """Seconds from arrival to answer; None if there was no answer."""
-        self._pool: Pool | None = None
+        self.pool: Pool | None = None
+        """The pool in which this request holds a place."""
         self._waiting = waiting
         self._arrival = time.perf_counter()
         self._wait_began: float | None = self._arrival
         waiting.change(kind, 1)
 
-    def start(self, pool: Pool, work: Callable[[], None], submit: Submit | None = None) -> Future[None]:
-        """Take a place and process the request in a thread. The place is released by release() or at the end.
-
-        Args:
-            submit: runs the work later; None: a thread of the pool runs it.
-        """
-        try:
-            pool.change_free(-1)
-            self._pool = pool
-            future = (submit or pool.threads.submit)(work)
-        except BaseException:
-            self.release()
-            raise
-        return future
-
     def release(self) -> None:
         """Release the place, and end the waiting."""
-        pool, self._pool = self._pool, None
+        pool, self.pool = self.pool, None
         if pool is not None:
             pool.change_free(1)
         self._end_waiting()
@@ -213,11 +199,11 @@ class Task:
 
     def __enter__(self) -> Task:
         self._end_waiting()
-        self._token = _CURRENT.set(self)
+        self._token = CURRENT.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _CURRENT.reset(self._token)
+        CURRENT.reset(self._token)
 
     @contextlib.contextmanager
     def pausing(self) -> Iterator[Callable[[], None]]:
@@ -238,11 +224,8 @@ class Task:
 
 Submit = Callable[[Callable[[], None]], "Future[None]"]
 """Runs work later, in any thread."""
-_CURRENT: ContextVar[Task | None] = ContextVar("task", default=None)
-
-
-def current() -> Task | None:
-    return _CURRENT.get()
+CURRENT: ContextVar[Task | None] = ContextVar("task", default=None)
+"""The task of this thread."""
 
 
 @contextlib.contextmanager
@@ -252,7 +235,7 @@ def waiting() -> Iterator[Callable[[], None]]:
     Yields:
         A function that ends the waiting early, callable from any thread.
     """
-    task = _CURRENT.get()
+    task = CURRENT.get()
     if task is None:
         yield lambda: None
         return

@@ -63,7 +63,7 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, InferenceServerException):
         return _map_status(error, url, model)
     if isinstance(error, ForeignAnswerError):
-        return _map_foreign(error, url)
+        return _of_status(error.status, url, f"HTTP status {error.status}") or _no_triton(url, error.status)
     if isinstance(error, TimeoutError):
         return ServerTimeoutError(f"no answer from {url} in time")
     if isinstance(error, ssl.SSLError):
@@ -159,10 +159,6 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
     if (known := _of_status(status, url, message)) is not None:
         return known
     return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
-
-
-def _map_foreign(error: ForeignAnswerError, url: ServerUrl) -> SamError:
-    return _of_status(error.status, url, f"HTTP status {error.status}") or _no_triton(url, error.status)
 
 
 def _of_status(status: str, url: ServerUrl, words: str) -> SamError | None:

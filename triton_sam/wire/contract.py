@@ -173,6 +173,8 @@ CONCEPT_MODELS = "concepts"
 def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, ...]:
     """Return the parameters of a family's session model with their defaults."""
     images = DEFAULT_CACHE_BYTES // embedding_bytes(family)
+    concepts = " ".join(family.model_name(role, variant) for role in family.concepts)
+    meaning = "The models that find instances of words, if the repository has them."
     return (
         Parameter("family", family.name.upper()),
         Parameter("encoder", family.model_name(ENCODER, variant)),
@@ -194,13 +196,8 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
             "Requests that may run or wait, separately for clicks and for requests with an image; more are refused.",
         ),
         Parameter("max_jobs", str(DEFAULT_MAX_JOBS), "Searches for all objects at a time; more are refused."),
-        *(_concept_models(family, variant) if family.concepts else ()),
+        *([Parameter(CONCEPT_MODELS, concepts, meaning)] if concepts else ()),
     )
-
-
-def _concept_models(family: Family, variant: str | None) -> tuple[Parameter, ...]:
-    names = " ".join(family.model_name(role, variant) for role in family.concepts)
-    return (Parameter(CONCEPT_MODELS, names, "The models that find instances of words, if the repository has them."),)
 
 
 def embedding_bytes(family: Family) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .checkpoints import of_meta_name, sam2_name
 from .graphs import Sam2Decoder
+from .video_graphs import TrackingDecoder
 
 
 def sam2_of(model: Any, transformers_name: Callable[[str], str] = sam2_name) -> Any:
@@ -140,3 +141,7 @@ class PixelPositions(Sam2Decoder):
 
     def _positions(self) -> Tensor:
         return self.image_position
+
+
+class PixelTrackingDecoder(PixelPositions, TrackingDecoder):
+    """SAM2's TrackingDecoder with these pixel positions."""

@@ -16,7 +16,7 @@ from ...wire import contract
 from ..concepts import ConceptSearch, Detection, TokenizedQuery, image_id_of
 from ..images import HeldImage
 from ..messages import Reply, Tensors, read_bytes
-from .messages import write_image, write_result
+from .messages import read_request, write_image, write_result
 
 _COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.FIND_LOGITS, contract.EXAMPLE_IMAGE}
 
@@ -35,10 +35,12 @@ def answer(
     query = read_query(read_bytes(tensors, contract.FIND) or b"")
     has_logits = contract.FIND_LOGITS in tensors and bool(tensors[contract.FIND_LOGITS].any())
     asked = search.read(query, has_logits)
-    image = _find(search, tensors, contract.IMAGE, contract.IMAGE_ID, reply)
-    shown = image
-    if contract.EXAMPLE_IMAGE in tensors:
-        shown = _find(search, tensors, "", contract.EXAMPLE_IMAGE, reply)
+    request, example = read_request(tensors), read_bytes(tensors, contract.EXAMPLE_IMAGE)
+    if request.image is not None:
+        image = search.encode(request.image, reply)
+    else:
+        image = _known(search, str(request.image_id), reply)
+    shown = image if example is None else _known(search, example.decode(errors="replace"), reply)
     records, logits = [], []
     for found in search.instances(asked, image, shown, reply, stopped):
         records.append(_record(found, asked, image.image_size))
@@ -53,20 +55,8 @@ def answer(
     }
 
 
-def _find(
-    search: ConceptSearch, tensors: Mapping[str, npt.NDArray[Any]], file: str, name: str, reply: Reply
-) -> HeldImage:
-    """Return the feature maps of an image, from the cache or computed from its file.
-
-    Args:
-        file: name of the input with the image file; empty if there is none.
-    """
-    content, given = (read_bytes(tensors, each) if each else None for each in (file, name))
-    if (content is None) == (given is None):
-        raise InputError("give either an image or the image_id of one that was sent before")
-    if content is not None:
-        return search.encode(content, reply)
-    image_id = (given or b"").decode(errors="replace")
+def _known(search: ConceptSearch, image_id: str, reply: Reply) -> HeldImage:
+    """Return the feature maps of an image that was sent before."""
     image = search.get(image_id, reply)
     if image is None:
         raise UnknownImageError(f"no image {image_id[:64]!r} here that words were searched in: send the image again")

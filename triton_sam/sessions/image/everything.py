@@ -29,7 +29,7 @@ from ...wire import contract
 from ..images import HeldImage, ImageStore
 from ..messages import Reply, json_tensor, read_bytes, read_object
 from ..tasks import TaskCancelledError
-from .messages import SessionRequest
+from .messages import SessionRequest, read_request
 
 _LONGEST_WAIT = 0.5
 """Maximum seconds that a job waits for clicks before each decode, so that it also ends if clicks never stop."""
@@ -230,10 +230,7 @@ def read_part(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: 
     others = tensors.keys() - _PART_COMPANIONS
     if others:
         raise InputError(f"{contract.EVERYTHING_PART} cannot be combined with {min(others)}")
-    content, image_id = (read_bytes(tensors, name) for name in (contract.IMAGE, contract.IMAGE_ID))
-    if (content is None) == (image_id is None):
-        raise InputError("give either an image or the image_id of one that was sent before")
-    named = SessionRequest(image=content, image_id=None if image_id is None else image_id.decode(errors="replace"))
+    named = read_request(tensors)
     given = read_object(tensors, contract.EVERYTHING_PART, _EXAMPLE)
     unknown = sorted(given.keys() - set(_MEMBERS))
     if unknown:

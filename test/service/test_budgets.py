@@ -8,7 +8,6 @@ import socket
 import tempfile
 import threading
 import time
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -19,7 +18,6 @@ from support.conditions import PATIENCE, wait_until
 from support.running_service import problem, running_service, service_without_triton
 
 from triton_sam.service import engine as engine_module
-from triton_sam.service.adapters.bridge import Bridge
 from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
 from triton_sam.service.cancellation import CancellableRequests
@@ -271,19 +269,18 @@ async def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
 
 
 @pytest.mark.anyio
-async def test_callers_take_turns_with_the_masks_of_other_tools():
+async def test_the_masks_of_callers_take_turns():
     workers, started, converted = Workers(40_000_000, Metrics()), threading.Event(), []
     free = threading.Event()
-    bridge = Bridge(SimpleNamespace(budgets=SimpleNamespace(workers=workers)), None, None, None)
 
     def convert(name):
         converted.append(name)
         started.set()
         free.wait(PATIENCE)
 
-    many = asyncio.create_task(bridge.in_thread((3000, 2000), ["many 1", "many 2"], convert))
+    many = asyncio.create_task(workers.map(6_000_000, convert, ["many 1", "many 2"]))
     await asyncio.to_thread(started.wait, PATIENCE)
-    one = asyncio.create_task(bridge.in_thread((3000, 2000), ["one"], convert))
+    one = asyncio.create_task(workers.map(6_000_000, convert, ["one"]))
     await asyncio.sleep(0)
     free.set()
     await asyncio.gather(many, one)

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import socket
+from unittest.mock import patch
 
 import pytest
 import uvicorn
 from support.conditions import PATIENCE
 
+from triton_sam.service import connections
 from triton_sam.service.connections import limited
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -27,18 +29,18 @@ async def answer(scope, receive, send):
 async def connected(application=answer, seconds=0.2, **options):
     """Yield the streams of a connection to a server whose limits are 0.2 s."""
     listening = socket.create_server(("127.0.0.1", 0))
-    http = limited(seconds, seconds)
-    config = uvicorn.Config(application, log_config=None, lifespan="off", http=http, **options)
+    config = uvicorn.Config(application, log_config=None, lifespan="off", http=limited(seconds), **options)
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext
-    serving = asyncio.create_task(server.serve([listening]))
-    reader, writer = await asyncio.open_connection(*listening.getsockname())
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        server.should_exit = True
-        await serving
+    with patch.object(connections, "HEAD_SECONDS", seconds):
+        serving = asyncio.create_task(server.serve([listening]))
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            server.should_exit = True
+            await serving
 
 
 async def everything(reader):

@@ -92,20 +92,13 @@ def test_any_failure_is_an_answer(client, socket, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
-    [
-        ({**HELLO, "version": VERSION + 1}, f"of version {VERSION + 1}"),
-        ({"type": "hello"}, "without a hello"),
-        ({"type": "token", "token": "x"}, "without a hello"),
-        (CLICK, "without a hello"),
-    ],
+    "first", [{**HELLO, "version": VERSION + 1}, {"type": "hello"}, {**HELLO, "type": "token"}, CLICK]
 )
-def test_a_page_of_another_version_is_told_to_reload(client, first, said):
+def test_a_page_of_another_version_is_told_to_reload(client, first):
     with client.websocket_connect(LIVE) as socket:
         socket.send_json(first)
         fault = socket.receive_json()
         assert (fault["type"], fault["code"], fault["status"]) == ("error", "version", 422)
-        assert said in fault["detail"]
         assert fault["detail"].endswith(f"the service speaks version {VERSION}: reload the page")
         assert socket.receive() == {"type": "websocket.close", "code": 1008, "reason": "version"}
 

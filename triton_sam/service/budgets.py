@@ -254,12 +254,11 @@ class Workers:
             stop.set()
 
     async def call(self, pixels: int, work: Callable[..., Result], *arguments: Any) -> Result:
-        (result,) = await self.map(pixels, lambda _: work(*arguments), [None])
-        return result
+        return await self.reduce(pixels, lambda _: work(*arguments), ())
 
     async def map(self, pixels: int, convert: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return a function's results for items, processed one by one in a thread."""
-        return await self.reduce(pixels, lambda found: [convert(each) for each in found], items)
+        """Return a function's results for items, each computed in its turn with other callers' work."""
+        return [await self.call(pixels, convert, each) for each in items]
 
     async def reduce(
         self,

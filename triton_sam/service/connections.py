@@ -15,7 +15,6 @@ HEAD_BYTES = 1 << 20
 
 class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     unread_seconds = 90.0
-    head_seconds = HEAD_SECONDS
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -55,7 +54,7 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def _await_head(self) -> None:
         if self._head is None:
-            self._head = self.loop.call_later(self.head_seconds, self.transport.abort)
+            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def _head_came(self) -> None:
         self._head_bytes = 0
@@ -69,6 +68,6 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._unread = None
 
 
-def limited(unread_seconds: float, head_seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
+def limited(unread_seconds: float) -> type[asyncio.Protocol]:
     """Return uvicorn's HTTP protocol with timeouts. Connections that exceed them are aborted."""
-    return type("Limited", (_Limited,), {"unread_seconds": unread_seconds, "head_seconds": head_seconds})
+    return type("Limited", (_Limited,), {"unread_seconds": unread_seconds})

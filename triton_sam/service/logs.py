@@ -63,11 +63,11 @@ class TextFormatter(logging.Formatter):
 FORMATTERS: dict[str, type[logging.Formatter]] = {"json": JsonFormatter, "text": TextFormatter}
 
 
-def set_up(form: str = "json", level: int = logging.INFO) -> None:
+def set_up(form: str) -> None:
     """Write the service's log, and uvicorn's warnings, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[form]())
-    for name, threshold in ((LOGGER.name, level), ("uvicorn.error", logging.WARNING)):
+    for name, threshold in ((LOGGER.name, logging.INFO), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(threshold)

@@ -25,11 +25,6 @@ Lane = Literal["hover", "click"]
 LANES: tuple[Lane, ...] = ("hover", "click")
 
 
-class Hello(BaseModel):
-    type: Literal["hello"]
-    version: int
-
-
 class SegmentMessage(Prompt):
     """One position of the mouse, or one state of an object; it replaces the lane's earlier message."""
 
@@ -84,14 +79,10 @@ Message = SegmentMessage | CancelMessage
 _MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
 
-def read_hello(message: dict[str, Any]) -> Hello:
-    try:
-        hello = Hello.model_validate(message)
-    except ValidationError:
-        raise _outdated("without a hello that says its version") from None
-    if hello.version != VERSION:
-        raise _outdated(f"of version {hello.version}")
-    return hello
+def check_hello(message: dict[str, Any]) -> None:
+    if message.get("type") != "hello" or message.get("version") != VERSION:
+        text = "a page of another version, or without a hello"
+        raise Problem(422, f"{text}; the service speaks version {VERSION}: reload the page", code="version")
 
 
 def read_message(message: dict[str, Any]) -> Message:
@@ -124,7 +115,3 @@ def pack(header: MasksHeader, logits: FloatArray) -> bytes:
     steps = np.clip(np.rint(logits * LOGIT_STEPS), -127, 127)
     steps[(steps == 0) & (logits > 0)] = 1  # only the sign matters
     return b"".join((struct.pack("<I", len(text)), text, steps.astype(np.int8).tobytes()))
-
-
-def _outdated(said: str) -> Problem:
-    return Problem(422, f"a page {said}; the service speaks version {VERSION}: reload the page", code="version")

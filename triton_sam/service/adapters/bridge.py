@@ -286,8 +286,8 @@ class Bridge:
         return await self.instances(request, image, await self.words_pair(), texts, convert, **filters)
 
     async def in_thread(self, size: Size, items: Iterable[Item], convert: Callable[[Item], Result]) -> list[Result]:
-        """Convert masks of this width and height from or to the tool's form, each in its turn with other callers'."""
-        return [await self.engine.budgets.workers.call(2 * size[0] * size[1], convert, each) for each in items]
+        """Convert masks of this width and height from or to the tool's form, one by one in a thread."""
+        return await self.engine.budgets.workers.map(2 * size[0] * size[1], convert, items)
 
 
 def json_answer(content: Any) -> Response:

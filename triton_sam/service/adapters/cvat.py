@@ -139,7 +139,7 @@ def interactor_json(segment: Segment) -> bytes:
     """
     rings = mask_to_polygons(segment.mask)
     points = np.reshape(rings[0], (-1, 2)).tolist() if rings else []
-    return b'{"mask":' + _rows_json(segment.mask) + b',"points":' + repr(points).replace(" ", "").encode() + b"}"
+    return b'{"mask":%b,"points":%b}' % (_rows_json(segment.mask), to_json(points))
 
 
 def _rows_json(mask: BoolArray) -> bytes:
@@ -183,13 +183,10 @@ def _function_name(model: str) -> str:
 async def _called(bridge: Bridge, function: str) -> tuple[Pair, str]:
     """Return the pair of a function, and the suffix of its name."""
     await bridge.pair(None)
-    ending = next((each for each in (SUFFIX, WORDS, TRACKS) if function.endswith(each)), "")
-    name = function.removesuffix(ending)
     for pair in bridge.pairs.values():
-        able = {SUFFIX: pair.finds_everything, TRACKS: pair.tracks_videos}
-        able[WORDS] = pair.finds_concepts and bool(bridge.engine.settings.cvat_words)
-        if _function_name(pair.name) == name and able.get(ending, True):
-            return pair, ending
+        found = functions_of(pair, bridge.engine.settings.cvat_words)
+        if any(each["metadata"]["name"] == function for each in found):
+            return pair, function.removeprefix(_function_name(pair.name))
     raise _unknown(function)
 
 

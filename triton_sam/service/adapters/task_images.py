@@ -33,7 +33,7 @@ class TaskImages:
         token: access token of Label Studio, personal (a JWT) or legacy. None: no token.
     """
 
-    def __init__(self, bridge: Bridge, url: str | None, token: str | None, private_storage: bool = False) -> None:
+    def __init__(self, bridge: Bridge, url: str | None, token: str | None, private_storage: bool) -> None:
         self._bridge = bridge
         self._url = None if url is None else url.rstrip("/") + "/"
         self._token = token

@@ -178,7 +178,7 @@ class _Page:
         except asyncio.TimeoutError:
             return "hello"  # the page may have the right version, and connects again
         try:
-            messages.read_hello(message)
+            messages.check_hello(message)
         except Problem as problem:
             await self._socket.send_text(messages.error_text(problem, message))
             return "version"

@@ -104,7 +104,7 @@ def test_the_mask_of_a_prompt_in_json_is_that_of_the_client():
         ({"points": {}}, "prompt_json: points must be a list of [x, y], not an object"),
         ({"multimask": 1.5}, "prompt_json: multimask must be true or false, not a number"),
         ({"image_id": True}, "prompt_json: image_id must be text, not true"),
-        (None, 'prompt_json must be an object such as {"points": [[x, y]]}, not null'),
+        ([], 'prompt_json must be an object such as {"points": [[x, y]]}, not a list'),
     ],
 )
 def test_wrong_kinds_of_values_are_told_in_words_of_json(prompt, message):

@@ -188,10 +188,7 @@ def _describe(name: int, memory: ObjectMemory, tracker: Tracker, arrays: list[np
         **outputs,
         "points": [[frame, len(points.labels)] for frame, points in memory.points.items()],
         "masked": sorted(memory.masked),
-        "runs": [
-            [frames[0], frames[-1], frames.step if len(frames) > 1 else 0, reverse]
-            for frames, reverse in memory.frames.runs
-        ],
+        "runs": [[frames[0], frames[-1], frames.step, reverse] for frames, reverse in memory.frames.runs],
     }
 
 
@@ -286,8 +283,8 @@ def _fill(tracker: Tracker, state: dict[str, Any], arrays: _Arrays) -> Size | No
 
 
 def _run(first: Any, last: Any, step: Any, reverse: Any) -> tuple[range, bool]:
-    """Return the frames first, first + step, ..., last; a single frame has step 0."""
-    step = step or 1
+    """Return the frames first, first + step, ..., last."""
+    step = step or 1  # earlier versions wrote 0 for a single frame
     frames = range(_whole(first), _whole(last) + (1 if step > 0 else -1), step)
     if not frames:
         raise ValueError("a run has no frames")

@@ -160,6 +160,19 @@ def test_absent_objects_are_remembered_as_invisible(video_sessions, session):
     assert (again[2, 2] != without[2, 2]).any()
 
 
+def test_the_last_frame_of_a_snapshot_is_updated_and_corrected_as_before(video_sessions, session):
+    content = video_sessions.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
+    started = video_sessions.ask("start_session", tensors={"snapshot": text(content)})
+    masks = []
+    for each in (session, Client(video_sessions, started["result"])):
+        each.add_frames(1)
+        each.do("update_memories", frame_index=1, absent=[2])
+        absent = memory_of(video_sessions, each, 2).tracked[1].memory
+        masks.append((absent, rows(each.click(1, 1, points=((9, 2),)))[1, 1]))
+    for before, after in zip(*masks, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
 def test_confirmed_objects_count_as_prompted_until_others_follow(video_sessions, session):
     session.do("update_memories", frame_index=1, confirmed=[1, 77])
     assert list(memory_of(video_sessions, session, 1).prompted) == [0, 1]

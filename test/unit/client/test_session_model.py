@@ -7,9 +7,10 @@ import pytest
 from support.in_process import ImageServer, refusal
 
 from triton_sam import PromptError, SAM2TritonClient
+from triton_sam.client import session_image
 from triton_sam.client.clicks import EmbeddingsClick
-from triton_sam.client.flows import ASK_AGAIN_SECONDS
-from triton_sam.client.session_image import SessionImage
+from triton_sam.client.flows import ASK_AGAIN_SECONDS, Notice
+from triton_sam.client.session_image import MANY_MISSES, SessionImage
 from triton_sam.errors import InferenceError
 from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
@@ -139,7 +140,8 @@ def test_without_a_session_model_the_client_keeps_the_embeddings_says_so_once_an
     assert "embeddings='client'" in message
 
 
-def test_a_cache_that_is_too_small_does_not_double_every_upload(image_server):
+def test_a_cache_that_is_too_small_does_not_double_every_upload(image_server, caplog, monkeypatch):
+    monkeypatch.setattr(session_image, "_LOSES_IMAGES", Notice())
     image_server.after = lambda number: image_server.lose_images()
     with SAM2TritonClient(image_server.url) as client:
         client.set_image(IMAGE)
@@ -148,7 +150,10 @@ def test_a_cache_that_is_too_small_does_not_double_every_upload(image_server):
             image_server.requests.clear()
             client.predict([[3, 4]])
             uploads.append(sum(image_server.sent()))
+            assert len(caplog.messages) == (len(uploads) >= MANY_MISSES)
     assert uploads == [1, 2, 1, 2, 1, 1, 1, 2, 1]
+    (message,) = caplog.messages
+    assert message.startswith("sam2 lost an image 4 times in a row")
 
 
 def test_a_mask_is_refused_by_the_family_that_takes_none():

@@ -144,6 +144,14 @@ def test_32_sessions_do_not_meet(video_sessions):
     video_sessions.start()
 
 
+def test_a_request_that_waits_while_its_session_is_closed_changes_nothing(video_sessions):
+    session, sessions = video_sessions.start(), video_sessions.model.sessions
+    found = sessions.by_id[session.id]
+    video_sessions.ask("close_session", session.id)
+    sessions.by_id[session.id] = found  # for a request that had found it before
+    refused(UnknownSessionError, "was closed", session.do, "reset_session")
+
+
 @pytest.mark.parametrize("frames", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_many_frames_take_no_more_memory(video_sessions, frames):
     session = video_sessions.start()

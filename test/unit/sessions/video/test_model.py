@@ -37,6 +37,7 @@ from triton_sam.sessions.images import NoRoomError
 from triton_sam.sessions.tasks import MAX_WAITING, SerialQueue
 from triton_sam.sessions.video.memory import STREAM_FRAMES, Limits, sizes
 from triton_sam.sessions.video.models import TrackingModels
+from triton_sam.sessions.video.sessions import KNOWN_FRAMES, VideoSession
 
 MEMORY, LOGITS, POINTER = sizes(TABLE)
 
@@ -150,6 +151,13 @@ def test_a_request_that_waits_while_its_session_is_closed_changes_nothing(video_
     video_sessions.ask("close_session", session.id)
     sessions.by_id[session.id] = found  # for a request that had found it before
     refused(UnknownSessionError, "was closed", session.do, "reset_session")
+
+
+def test_a_session_drops_the_ids_of_its_oldest_frames():
+    session = VideoSession("id", None, None, None)
+    for index in (*range(KNOWN_FRAMES), 0, KNOWN_FRAMES):
+        session.add_frame(index, str(index), SIZE)
+    assert list(session.image_ids) == [*range(2, KNOWN_FRAMES), 0, KNOWN_FRAMES]
 
 
 @pytest.mark.parametrize("frames", [1000, pytest.param(10_000, marks=pytest.mark.slow)])

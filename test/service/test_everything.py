@@ -15,7 +15,7 @@ from support.drawn_server import REACH, drawn_service, inside, objects
 from support.running_service import events_of, problem
 
 from triton_sam.errors import ServerBusyError
-from triton_sam.everything.parameters import Parameters, parameters_of
+from triton_sam.everything.parameters import Parameters
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.everything import EverythingRequest, Search
 
@@ -69,7 +69,7 @@ def test_every_parameter_of_the_generators_is_there():
     asked = set(EverythingRequest.model_fields)
     assert {each.name for each in dataclasses.fields(Parameters)} - elsewhere <= asked
     values = {"mask_threshold": 3.0, "use_m2m": True, "stability_score_offset": 2.0, "min_mask_region_area": 4}
-    parameters = parameters_of("sam2", EverythingRequest(**values).options())
+    parameters = EverythingRequest(**values).parameters("sam2")
     assert {name: getattr(parameters, name) for name in values} == values
 
 

@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field
 
-from ..client.speculative import SpeculativeSAM2Client
-from ..everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, parameters_of
+from ..everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, Parameters, parameters_of
 from ..everything.search import FoundMask, SearchProgress
-from ..inputs.embeddings import ImageEmbeddings
 from ..masks.cleanup import MAX_THRESHOLD, Cleanup
 from ..masks.segment import TOLERANCE
 from . import events, problems
@@ -108,9 +106,10 @@ class EverythingRequest(Strict):
     format: SingleFormat = Field(default="rle", description="The format of the masks.")
     tolerance: Tolerance = TOLERANCE
 
-    def options(self) -> dict[str, Any]:
-        others = {"cleanup", "model", "session_id", "format", "tolerance"}
-        return self.model_dump(exclude=others, exclude_none=True)
+    def parameters(self, family: str) -> Parameters:
+        others = {"cleanup", "model", "session_id", "format", "tolerance", "points_per_batch"}
+        cleanup = Cleanup() if self.cleanup is None else self.cleanup.to_cleanup()
+        return parameters_of(family, {**self.model_dump(exclude=others, exclude_none=True), "cleanup": cleanup})
 
 
 class BareObject(BaseModel):
@@ -146,9 +145,8 @@ class FinderUpdate:
 
     done: int
     total: int
-    found: Mapping[int, FoundMask] = field(default_factory=dict)
-    removed: Sequence[int] = ()
-    detail: str | None = None
+    found: Mapping[int, FoundMask]
+    removed: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -237,42 +235,24 @@ class Search:
 
     async def _search(self) -> None:
         embeddings = await self._engine.embed(self._image, self._pair)
-        request = self._request
-        cleanup = None if request.cleanup is None else request.cleanup.to_cleanup()
         client = self._engine.client_of(self._pair, embeddings)
-        steps = find(client, embeddings, self._image.content, request.options(), cleanup)
-        last, count = FinderUpdate(done=0, total=0), 0
-        async with contextlib.aclosing(steps):
-            async for last in steps:
-                count += len(last.found) - len(last.removed)
-                await self.events.put(last)
+        parameters = self._request.parameters(self._pair.family.name)
+        numbers: dict[FoundMask, int] = {}  # of the objects that the reader has
+        counter = itertools.count()
+        detail, done, total = None, 0, 0
+        async with contextlib.aclosing(client.search_steps(self._image.content, parameters, embeddings)) as steps:
+            async for step in steps:
+                if isinstance(step, SearchProgress):
+                    masks, done, total = step.masks(), step.done, step.total
+                else:
+                    masks, detail = step.masks, None if step.masks else step.reason
+                kept = set(masks)
+                removed = [numbers.pop(mask) for mask in list(numbers) if mask not in kept]
+                found = {next(counter): mask for mask in masks if mask not in numbers}
+                numbers |= {mask: number for number, mask in found.items()}
+                await self.events.put(FinderUpdate(done, total, found, removed))
         milliseconds = round((time.monotonic() - self._started) * 1000, 1)
-        await self.events.put(Done(count, last.done, milliseconds, last.detail), None)
-
-
-async def find(
-    client: SpeculativeSAM2Client,
-    image: ImageEmbeddings,
-    content: bytes,
-    options: Mapping[str, Any],
-    cleanup: Cleanup | None,
-) -> AsyncGenerator[FinderUpdate, None]:
-    given = {name: value for name, value in options.items() if name != "points_per_batch"}
-    parameters = parameters_of(client.family.name, {**given, "cleanup": cleanup or Cleanup()})
-    numbers: dict[FoundMask, int] = {}  # of the objects that the reader has
-    counter = itertools.count()
-    done = total = 0
-    async with contextlib.aclosing(client.search_steps(content, parameters, image)) as steps:
-        async for step in steps:
-            if isinstance(step, SearchProgress):
-                masks, detail, done, total = step.masks(), None, step.done, step.total
-            else:
-                masks, detail = step.masks, None if step.masks else step.reason
-            kept = set(masks)
-            removed = [numbers.pop(mask) for mask in list(numbers) if mask not in kept]
-            found = {next(counter): mask for mask in masks if mask not in numbers}
-            numbers |= {mask: number for number, mask in found.items()}
-            yield FinderUpdate(done, total, found, removed, detail)
+        await self.events.put(Done(len(numbers), done, milliseconds, detail), None)
 
 
 class Searches:

@@ -40,7 +40,6 @@ export class Video {
     addEventListener("beforeunload", (event) => {
       if (this.info && this.scene.objects.length) event.preventDefault(); // the page does not store videos
     });
-    window.indexedDB?.deleteDatabase("triton-sam-video"); // earlier versions of the page stored a video there
     connect({
       play: () => this.togglePlay(),
       "step-back": () => this.step(-1),

@@ -172,6 +172,7 @@ def test_prompts_reach_triton_and_answer_with_masks(http, drawing, video):
     assert http.delete(f"{video}/objects/7").status_code == 204
     assert http.delete(f"{video}/prompts", params={"frame": 3, "object_id": 8}).status_code == 204
     assert sorted(drawing.prompts()) == [1, 8]
+    assert not drawing.sessions[0].tracker.objects[8].masked
     assert http.get(video).json()["tracked"] == [[0, 0]]
     assert http.post(f"{video}/reset").status_code == 204
     assert (drawing.prompts(), http.get(video).json()["objects"], http.get(video).json()["tracked"]) == ({}, [], [])

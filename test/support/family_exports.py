@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from support.two_workers import cached_in_group
 
 import triton_sam
 from triton_sam._common.bundle import bundled
@@ -98,7 +99,7 @@ def root() -> Path:
     return folder
 
 
-@functools.cache
+@cached_in_group
 def export_once(family: str, **settings: Any) -> FamilyExport:
     """Export a small model, unless an earlier run or another process has done so."""
     from triton_sam.export.registry import export

@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import functools
 import re
 import sys
 import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,6 +127,7 @@ def turn(item: pytest.Item) -> Iterator[None]:
 # --- the end of servers that the next tests do not use, because all together would fill the memory -------------------
 
 Server = TypeVar("Server")
+Result = TypeVar("Result")
 
 _RUNNING = pytest.StashKey[dict[str, Any]]()
 
@@ -137,6 +139,16 @@ def shared(request: pytest.FixtureRequest, server: contextlib.AbstractContextMan
         yield running
 
 
+_CACHES: list[Callable[[], None]] = []
+
+
+def cached_in_group(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Cache the results of a function, for example models of torch, until another group of tests begins."""
+    cached = functools.cache(function)
+    _CACHES.append(cached.cache_clear)
+    return cached
+
+
 def return_free_memory() -> None:
     """Return freed memory of this process to the system. In the middle of a run, glibc kept 0.8 GB."""
     if sys.platform == "linux":
@@ -146,7 +158,7 @@ def return_free_memory() -> None:
 
 
 def end_unused(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the servers that the next group of tests does not use, newest first.
+    """End the servers that the next group of tests does not use, newest first, and clear the caches of this group.
 
     If a later test needs a server again, pytest calls the fixture again, because it counts as finished.
     """
@@ -157,6 +169,8 @@ def end_unused(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     for name in [name for name in reversed(running) if name not in needed]:
         request = running.pop(name)
         request._fixturedef.finish(request)
+    for clear in _CACHES:
+        clear()
     return_free_memory()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import onnxruntime
 from support.official_video import Arrays, centre_scores, video_model
+from support.two_workers import cached_in_group
 from transformers import Sam3TrackerVideoModel
 
 from triton_sam._common.files import atomic_write
@@ -75,7 +75,7 @@ def sam2_graphs(config: str, side: int) -> Graphs:
     return Graphs(model, SAM2.at(side))
 
 
-@functools.cache
+@cached_in_group
 def micro_graphs() -> Graphs:
     """Return the graphs of the micro size at 512 pixels."""
     return FilledGraphs(sam2_graphs(MICRO, SIDE).model, SAM2.at(SIDE))
@@ -133,13 +133,13 @@ def sam3_video_model() -> Any:
     return model.eval().requires_grad_(False)
 
 
-@functools.cache
+@cached_in_group
 def sam3_reduced_graphs() -> Sam3Graphs:
     """Return the graphs of SAM3's reduced size at 336 pixels."""
     return Sam3Graphs(sam3_video_model(), SAM3.at(336))
 
 
-@functools.cache
+@cached_in_group
 def edgetam_micro_graphs() -> EdgeTamGraphs:
     """Return the graphs of EdgeTAM's micro size at 256 pixels."""
     model = EDGETAM_EXPORTER.load(None, "micro", image_size=256, random_seed=0)

@@ -242,6 +242,7 @@ def test_an_answer_that_lacks_an_output_is_requested_once_more(serve, answers, r
         transport = Transport(parse_url(url), retries=retries)
         if is_complete:
             assert transport.infer("model", INPUT, ["y", "z"]).keys() == {"y", "z"}
+            assert transport._answered == {"model"}
         else:
             with pytest.raises(InferenceError, match=r"^model sent no output 'z'$"):
                 transport.infer("model", INPUT, ["y", "z"])

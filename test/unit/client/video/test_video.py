@@ -50,6 +50,7 @@ def test_each_frame_is_sent_once_and_the_next_ones_before_they_are_tracked(video
         assert settled(lambda: video_server.operations().count("add_frames")) == 2
         assert video_server.sent_frames() == [0, 1, 2]
         list(passed)
+        assert len(list(video.propagate())) == 40  # a second pass sends none
     assert video_server.sent_frames() == list(range(40))
 
 

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,11 +151,7 @@ class LargeFolder:
         if pixels > most * MEGA:
             text = f"{pixels / MEGA:.1f} million pixels would have to be read, and at most {most:g} million may"
             raise Problem(422, f"{text}: the file needs a pyramid, for example by `vips tiffsave --pyramid`")
-
-        return await self.read(pixels, lambda: image.window(region, side))
-
-    async def read(self, pixels: int, read: Callable[[], Window]) -> Window:
-        return await self._engine.budgets.workers.call(pixels, read)
+        return await self._engine.budgets.workers.call(pixels, image.window, region, side)
 
     def path(self, image_id: str) -> Path:
         return self._paths[image_id][1]

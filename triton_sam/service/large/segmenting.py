@@ -25,6 +25,7 @@ from ...tiles import LargeImage, LargeObject
 from ...tiles.parts import SIDE, is_cut, length_for, part_around
 from ...tiles.pyramid import Window
 from ...tiles.stored import StoredTiles, default_path
+from ..answers import coordinates
 from ..engine import Engine, Pair
 from ..problems import Problem
 from ..schemas import ImageAnswer, ModelName, Prompt, Score, coco_box, examples
@@ -167,7 +168,7 @@ class LargeSegmenting:
     async def _read_tile(self, tiles: StoredTiles, tile: int, pair: Pair) -> tuple[StoredImage, Window]:
         """Return a tile, stored with its embeddings, so that no request encodes it."""
         x1, y1, x2, y2 = tiles.blocks.region(tile)
-        window = await self._folder.read((x2 - x1) * (y2 - y1), lambda: tiles.window(tile))
+        window = await self._engine.budgets.workers.call((x2 - x1) * (y2 - y1), tiles.window, tile)
         stored = await self._engine.store(image_bytes(window.pixels))
         await self._engine.adopt(stored, pair, lambda: tiles.embeddings(tile, model_name(pair.name, ENCODER)))
         return stored, window
@@ -194,12 +195,9 @@ def _tile(tiles: StoredTiles, around: np.ndarray[Any, Any], least: int) -> int |
 
 def _points_of(request: LargeSegmentRequest, image: LargeImage) -> np.ndarray[Any, Any]:
     """Return the points and the corners of the box, (N,2) in pixels of the image."""
-    if request.labels is not None and len(request.labels) != len(request.points):
-        raise Problem(422, "labels must hold one label for each point")
-    corners = [] if request.box is None else [request.box[:2], request.box[2:]]
-    points = np.array([*request.points, *corners], np.float64).reshape(-1, 2)
-    if not len(points):
-        raise Problem(422, "the prompt is empty: give `points`, `box`, or both")
+    prompt = coordinates([request])
+    parts = [np.reshape(prompt[part], (-1, 2)) for part in ("coords", "box") if prompt[part]]
+    points: np.ndarray[Any, Any] = np.concatenate(parts)
     if (points > image.size).any():
         raise Problem(422, f"a prompt lies outside the image of {image.size[0]} x {image.size[1]} pixels")
     return points
@@ -207,10 +205,12 @@ def _points_of(request: LargeSegmentRequest, image: LargeImage) -> np.ndarray[An
 
 def _prompt(request: LargeSegmentRequest, window: Window) -> dict[str, Any]:
     """Return the prompt in pixels of the part, as Engine.segment() takes it."""
-    points = window.inside(request.points).tolist() if request.points else None
-    labels = None if points is None else [request.labels or [1] * len(points)]
-    box = None if request.box is None else [window.inside(np.reshape(request.box, (2, 2))).ravel().tolist()]
-    return {"coords": points and [points], "labels": labels, "box": box, "mask_input": None, "cleanup": None}
+    prompt = coordinates([request])
+    for part in ("coords", "box"):
+        if prompt[part]:
+            placed = window.inside(np.reshape(prompt[part], (-1, 2)))
+            prompt[part] = placed.reshape(np.shape(prompt[part])).tolist()
+    return prompt
 
 
 def _mask(segment: Segment, window: Window, image: LargeImage, request: LargeSegmentRequest) -> LargeMask:

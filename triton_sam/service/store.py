@@ -35,7 +35,7 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
         raise Problem(400, "the image is empty (0 bytes)")
     limit = Image.MAX_IMAGE_PIXELS
     try:
-        width, height = _size_of(content)
+        size = _size_of(content)
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except MissingDependencyError as error:
@@ -47,9 +47,14 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
             raise Problem(415, "these bytes are base64: send those of the image file itself") from None
         known = ", ".join(UPLOADS)
         raise Problem(415, f"unsupported or damaged image; supported: {known}{hint(io.BytesIO(content))}") from None
+    check_size("the image has", size, max_megapixels)
+    return size
+
+
+def check_size(what: str, size: Size, max_megapixels: float) -> None:
+    width, height = size
     if width * height > max_megapixels * MEGA:
-        raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are accepted")
-    return width, height
+        raise Problem(413, f"{what} {width} x {height} pixels; at most {max_megapixels:g} million are accepted")
 
 
 def _size_of(content: bytes) -> Size:

@@ -27,7 +27,7 @@ from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
 from ..problems import Problem
 from ..schemas import BINARY, file_route, problem_responses
-from ..store import accept_image, key_of
+from ..store import accept_image, check_size, key_of
 
 PLAIN_SHAPE = (1, 256, 64, 64)
 PLAIN_BYTES = 4 * 256 * 64 * 64
@@ -150,7 +150,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         model_version: ModelVersion = None,
     ) -> Response:
         """Return the mask at a pixel, using an embedding."""
-        _check_size(img_x, img_y, engine.settings.max_megapixels)
+        check_size("the image has", (img_x, img_y), engine.settings.max_megapixels)
         content = await model.read()
         embeddings = await asyncio.to_thread(_read_embedding, content, (img_x, img_y))
 
@@ -314,11 +314,3 @@ def _unzip(content: bytes) -> bytes:
     if len(unpacked) >= limit:
         raise ValueError("too large")
     return unpacked
-
-
-def _check_size(width: int, height: int, max_megapixels: float) -> None:
-    if width * height > max_megapixels * 1_000_000:
-        raise Problem(
-            413,
-            f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are accepted",
-        )

@@ -19,10 +19,9 @@ from ...inputs.images import open_image
 from ...inputs.video.base import Frame, FrameSource
 from ...inputs.video.files import TooManyFramesError, VideoFrames, open_container, video_stream
 from ...inputs.video.sequences import ImageFrames
-from ..budgets import MEGA
 from ..problems import Problem
 from ..settings import ServiceSettings
-from ..store import check_image
+from ..store import check_image, check_size
 from .tracking import gone
 from .uploads import Upload
 
@@ -82,7 +81,8 @@ def _file(path: Path, settings: ServiceSettings) -> VideoFile:
     container = open_container(str(path), "the video")
     with container:
         stream_ = video_stream(container, "the video")
-        _check_size((stream_.width, stream_.height), settings)  # before anything is decoded
+        size = stream_.width, stream_.height
+        check_size("the frames have", size, settings.max_megapixels)  # before anything is decoded
         rate = stream_.average_rate or stream_.guessed_rate or DEFAULT_RATE
     try:
         frames = VideoFrames(path, most=settings.max_video_frames)
@@ -99,14 +99,6 @@ def _check_kind(head: bytes) -> None:
     is_avi = head.startswith(b"RIFF") and head[8:12] == b"AVI "
     if not (is_mp4 or is_matroska or is_avi):
         raise Problem(415, "unsupported or damaged video; supported: MP4, MOV, WebM, MKV, AVI")
-
-
-def _check_size(size: Size, settings: ServiceSettings) -> None:
-    width, height = size
-    if width * height > settings.max_megapixels * MEGA:
-        raise Problem(
-            413, f"the frames have {width} x {height} pixels; at most {settings.max_megapixels:g} million are accepted"
-        )
 
 
 def _images(upload: Upload, settings: ServiceSettings) -> VideoFile:

@@ -7,7 +7,9 @@ Reference: https://protobuf.dev/programming-guides/encoding
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,7 +18,8 @@ GUARD_KEY = "triton_sam.guard"
 GUARD = "1"
 """The value of GUARD_KEY: the version of the guard."""
 
-_METADATA_PROPS = 14  # ModelProto.metadata_props, repeated StringStringEntryProto {key = 1, value = 2}
+_METADATA_PROPS = 14  # ModelProto.metadata_props, repeated StringStringEntryProto
+_KEY, _VALUE = 1, 2  # of StringStringEntryProto
 _MAX_ENTRY = 1 << 20  # bytes; longer entries of metadata are skipped
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -33,15 +36,15 @@ def read_metadata(path: Path) -> dict[str, str]:
         raise ValueError(f"{path} is empty")
     with path.open("rb") as stream:
         while stream.tell() < size:
-            number, content = _field(stream, size, wanted=_METADATA_PROPS)
+            number, content = _field(stream, size, wanted=(_METADATA_PROPS,))
             if number == _METADATA_PROPS and content is not None:
                 key, value = _entry(content)
                 metadata[key] = value
     return metadata
 
 
-def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]:
-    """Read one field. Return its number, and its content if it is the wanted field; skip other content."""
+def _field(stream: BinaryIO, size: int, wanted: Collection[int]) -> tuple[int, bytes | None]:
+    """Read one field. Return its number, and its content if it is wanted; skip other content."""
     tag = _varint(stream)
     number, kind = tag >> 3, tag & 7
     if number == 0:
@@ -54,7 +57,7 @@ def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]
     length = _varint(stream) if kind == _BYTES else {_FIXED64: 8, _FIXED32: 4}[kind]
     if stream.tell() + length > size:
         raise ValueError("the ONNX model is truncated")
-    if number == wanted and kind == _BYTES and length <= _MAX_ENTRY:
+    if number in wanted and kind == _BYTES and length <= _MAX_ENTRY:
         return number, stream.read(length)
     stream.seek(length, os.SEEK_CUR)
     return number, None
@@ -62,28 +65,11 @@ def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]
 
 def _entry(content: bytes) -> tuple[str, str]:
     """Decode one StringStringEntryProto; return its key and value."""
-    parts = {1: "", 2: ""}
-    position = 0
-    while position < len(content):
-        tag, position = _varint_at(content, position)
-        length, position = _varint_at(content, position)
-        if tag & 7 != _BYTES or position + length > len(content):
-            raise ValueError("not an ONNX model")
-        parts[tag >> 3] = content[position : position + length].decode("utf-8", "replace")
-        position += length
-    return parts[1], parts[2]
-
-
-def _varint_at(content: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(content) and shift < 64:
-        byte = content[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise ValueError("not an ONNX model")
+    stream, parts = io.BytesIO(content), {_KEY: b"", _VALUE: b""}
+    while stream.tell() < len(content):
+        number, part = _field(stream, len(content), wanted=(_KEY, _VALUE))
+        parts[number] = part or b""
+    return parts[_KEY].decode("utf-8", "replace"), parts[_VALUE].decode("utf-8", "replace")
 
 
 def _varint(stream: BinaryIO) -> int:

@@ -7,7 +7,6 @@ with the same value for two state dicts is a constant.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from triton_sam.export.templates import JOIN, TAKE, VALUE, Tree, evaluate
+from triton_sam.export.templates import JOIN, TAKE, VALUE, Tree, evaluate, value
 
 Array = npt.NDArray[Any]
 _VIEWS = {"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "alias", "clone", "detach", "_to_copy"}
@@ -31,11 +30,6 @@ _ONNX_ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "
 
 class UnknownDerivationError(Exception):
     """A weight of a graph depends on the checkpoint by an operation that recipes do not support."""
-
-
-def value(array: Array) -> Tree:
-    """Return a tree for an array that does not depend on the checkpoint."""
-    return [VALUE, array.dtype.str, list(array.shape), base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

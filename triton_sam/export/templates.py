@@ -80,6 +80,19 @@ def evaluate(tree: Tree, tensor: Callable[[str], Array]) -> Array:
     return _UNARY[operation](evaluate(array, tensor), *others)
 
 
+def value(array: Array) -> Tree:
+    """Return a tree for an array that does not depend on the checkpoint."""
+    return [VALUE, array.dtype.str, list(array.shape), base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()]
+
+
+def names_in(tree: Any) -> set[str]:
+    if not isinstance(tree, list) or not tree:
+        return set()
+    if tree[0] == TAKE:
+        return {tree[1]}
+    return set().union(*(names_in(each) for each in tree))
+
+
 FOLDER = Path(__file__).parent / "template_files"
 Layout = Mapping[str, tuple[int, ...]]
 """The shapes of tensors, by name."""

@@ -22,8 +22,8 @@ from ...families.edgetam import EDGETAM
 from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from ..sam2 import transformers_modules
 from ..sam2.memory_graphs import MemoryAttention, MemoryEncoder, Rotation
-from ..sam2.transformers_modules import PixelTrackingDecoder
-from ..sam2.video_graphs import Graph, MaskPrompt
+from ..sam2.transformers_modules import PixelPositions
+from ..sam2.video_graphs import Graph, MaskPrompt, TrackingDecoder
 from ..sam3.graphs import Sam3Encoder
 from .checkpoints import transformers_name
 
@@ -63,6 +63,10 @@ def fused(vision: nn.Module) -> nn.Module:
                 fusible: Any = child
                 setattr(parent, name, fusible.fuse())
     return result
+
+
+class EdgeTamDecoder(PixelPositions):
+    """Computes masks from embeddings and prompts, as EdgeTamModel.forward does, with SAM2's decoder."""
 
 
 _WINDOWS = 16
@@ -150,11 +154,15 @@ def _attend(attention: Any, query: Tensor, features: Tensor, position: Tensor | 
     return result
 
 
+class EdgeTamTrackingDecoder(PixelPositions, TrackingDecoder):
+    """SAM2's TrackingDecoder with EdgeTAM's pixel positions."""
+
+
 GRAPHS: Mapping[str, Graph] = MappingProxyType(
     {
         MEMORY_ATTENTION: lambda model, fused: EdgeTamMemoryAttention(model, fused=fused),
         MEMORY_ENCODER: lambda model, _: EdgeTamMemoryEncoder(model),
-        TRACKING_DECODER: lambda model, _: PixelTrackingDecoder(model),
+        TRACKING_DECODER: lambda model, _: EdgeTamTrackingDecoder(model),
         MASK_PROMPT: lambda model, _: MaskPrompt(model),
     }
 )

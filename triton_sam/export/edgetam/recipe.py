@@ -34,10 +34,9 @@ try:
 
     from .. import tracing
     from ..point_graphs import trace_decoder
-    from ..sam2.transformers_modules import PixelPositions
     from ..sam2.video_graphs import trace_video
     from .checkpoints import VIDEO_HALF, adapt_names
-    from .graphs import GRAPHS, EdgeTamEncoder, sam2_of
+    from .graphs import GRAPHS, EdgeTamDecoder, EdgeTamEncoder, sam2_of
 except ImportError as error:
     raise missing("exporting and verifying EdgeTAM needs", "export", error, "export,local") from error
 
@@ -183,7 +182,7 @@ class EdgeTamExporter(Exporter):
             return tracing.trace(EdgeTamEncoder(model), EDGETAM.encoder, [example], images)
         shapes = ((256, 16), (32, 4), (64, 8))
         embeddings = [torch.rand(1, channels, side // stride, side // stride) for channels, stride in shapes]
-        return trace_decoder(PixelPositions(sam2_of(model)), EDGETAM.decoder, embeddings, side)
+        return trace_decoder(EdgeTamDecoder(sam2_of(model)), EDGETAM.decoder, embeddings, side)
 
     def check(self, model: Any, settings: Settings) -> None:
         if settings.video and not has_video(model):

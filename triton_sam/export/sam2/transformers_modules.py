@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from .checkpoints import of_meta_name, sam2_name
 from .graphs import Sam2Decoder
-from .video_graphs import TrackingDecoder
 
 
 def sam2_of(model: Any, transformers_name: Callable[[str], str] = sam2_name) -> Any:
@@ -141,7 +140,3 @@ class PixelPositions(Sam2Decoder):
 
     def _positions(self) -> Tensor:
         return self.image_position
-
-
-class PixelTrackingDecoder(PixelPositions, TrackingDecoder):
-    """SAM2's TrackingDecoder with these pixel positions."""

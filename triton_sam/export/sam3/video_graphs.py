@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from ..sam2 import transformers_modules
 from ..sam2.memory_graphs import MemoryAttention, MemoryEncoder
-from ..sam2.transformers_modules import PixelTrackingDecoder
-from ..sam2.video_graphs import MASK_BIAS, MASK_SCALE, Graph
+from ..sam2.transformers_modules import PixelPositions
+from ..sam2.video_graphs import MASK_BIAS, MASK_SCALE, Graph, TrackingDecoder
 
 
 def sam2_of(model: Any, add_no_memory: bool) -> Any:
@@ -46,7 +46,7 @@ def graphs(add_no_memory: bool) -> Mapping[str, Graph]:
     return {
         MEMORY_ATTENTION: lambda model, fused: Sam3MemoryAttention(model, fused, add_no_memory),
         MEMORY_ENCODER: lambda model, _: Sam3MemoryEncoder(model, add_no_memory),
-        TRACKING_DECODER: lambda model, _: PixelTrackingDecoder(model),
+        TRACKING_DECODER: lambda model, _: Sam3TrackingDecoder(model),
         MASK_PROMPT: lambda model, _: Sam3MaskPrompt(model),
     }
 
@@ -69,6 +69,10 @@ class Sam3MemoryEncoder(MemoryEncoder):
     def _enlarged(self, masks: Tensor) -> Tensor:
         side = 4 * masks.shape[-1]
         return nn.functional.interpolate(super()._enlarged(masks), size=(side, side), mode="bilinear")
+
+
+class Sam3TrackingDecoder(PixelPositions, TrackingDecoder):
+    """SAM2's TrackingDecoder with SAM3's pixel positions."""
 
 
 class Sam3MaskPrompt(nn.Module):

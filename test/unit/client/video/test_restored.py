@@ -1,11 +1,17 @@
 """The clients of videos against a server that loses sessions, frames and answers: no mask changes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support.video_server import VideoServer, open_video, unreachable
 
 from triton_sam import SAM2VideoClient
+from triton_sam.client.video.flows import MAX_KNOWN, Operation, SessionFlows, VideoModel
+from triton_sam.client.video.frames import SessionFrames
 from triton_sam.errors import InferenceError, ServerTimeoutError, UnknownSessionError
+from triton_sam.families import get_family
+from triton_sam.wire import video as wire
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(40)]
 
@@ -149,6 +155,33 @@ def test_a_call_that_failed_has_changed_nothing(video_server, face, error, when)
 def test_a_server_that_loses_every_session_is_an_error(video_server):
     video_server.after = lambda number: video_server.lose_sessions()
     video = open_video(video_server, FRAMES)
-    with pytest.raises(UnknownSessionError, match="all requests of a client must go to one of them"):
+    words = "lost the session 4 times in a row: .* all requests of a client must go to one of them"
+    with pytest.raises(UnknownSessionError, match=words):
         video.add(0, 1, points=[[1, 1]])
     assert len(video_server.requests) < 12
+
+
+def test_snapshots_come_at_regular_intervals_and_frames_that_may_be_needed_again_stay():
+    frames = SessionFrames(SimpleNamespace(frame=lambda _: SimpleNamespace(content=b"")), every=1, recent=2)
+    flows = SessionFlows(VideoModel(get_family("sam2")), frames, snapshot_every=4)
+    flows._session = "id"
+
+    def do(name, frame, **arguments):
+        """Return whether the operation requests a snapshot."""
+        flow = flows.run(Operation(name, arguments, frame=frame))
+        wants = wire.SNAPSHOT in next(flow).outputs
+        with pytest.raises(StopIteration):
+            flow.send({wire.SNAPSHOT: np.array([b"state"], np.object_)} if wants else {})
+        return wants
+
+    first = [("add_prompt", 9), ("propagate", 9), ("update_memories", 9), ("propagate", 10)]
+    assert not any(do(name, frame, first=frame == 9) for name, frame in first)
+    assert frames.pinned == {9, 10}
+    assert do("update_memories", 10)
+    assert frames.pinned == set()
+    assert [do("add_prompt", frame) for frame in (20, 21, 22, 23)] == [False, False, False, True]
+    assert frames.pinned == {20, 21, 22, 23}  # no pass has encoded their memories yet
+    do("propagate", 20, first=True)
+    assert frames.pinned == {20}
+    flows._remember("id", range(100, 100 + MAX_KNOWN))
+    assert list(flows._known) == list(range(100, 100 + MAX_KNOWN))

@@ -71,9 +71,10 @@ class ImageRecord:
         """Return the bool mask (H,W) of an object."""
         return rle_to_mask(self.objects[index]["segmentation"])
 
-    def masks(self) -> Iterator[BoolArray]:
-        """Yield the bool mask (H,W) of each object, with one in memory at a time."""
-        return map(self.mask, range(len(self.objects)))
+    def with_masks(self) -> Iterator[tuple[dict[str, Any], BoolArray]]:
+        """Yield each object with its bool mask (H,W), with one in memory at a time."""
+        for index, each in enumerate(self.objects):
+            yield each, self.mask(index)
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any, TypeVar
 from xml.etree import ElementTree
 
@@ -99,7 +98,6 @@ def one_line(text: str) -> str:
 BYTE_OBJECTS = 254
 """Maximum number of objects in an image of DAVIS and VOC: of the 8-bit values, 0 is background and 255 unknown."""
 
-_NONE: Mapping[int, int] = MappingProxyType({})
 _PROPERTIES = frozenset(("category_id", "score", "area", "name"))
 """Properties of an object in GeoJSON."""
 
@@ -114,7 +112,7 @@ def write_yolo(folder: Path, records: Records, categories: Categories, trace: Tr
     left: list[Skipped] = []
     classes = class_numbers(categories, first=0)
     for stem, record in with_stems(records, left):
-        lines = [_yolo_line(classes[each["category_id"]], mask, record, trace) for each, mask in _with_masks(record)]
+        lines = [_yolo_line(classes[each["category_id"]], mask, record, trace) for each, mask in record.with_masks()]
         write_file(folder, f"yolo/labels/{stem}.txt", "".join(lines))
     names = [f"  {number}: {strict_json.dumps(one_line(categories[each]))}" for each, number in classes.items()]
     lines = ["train: images", "val: images", *(["names:", *names] if names else ["names: {}"])]
@@ -158,7 +156,7 @@ def write_labelme(folder: Path, records: Records, categories: Categories, trace:
                 "flags": {},
                 "mask": None,
             }
-            for number, (each, mask) in enumerate(_with_masks(record), 1)
+            for number, (each, mask) in enumerate(record.with_masks(), 1)
             for polygon in trace(mask, TOLERANCE)
         ]
         document: dict[str, Any] = {
@@ -182,7 +180,7 @@ def write_geojson(folder: Path, records: Records, categories: Categories, trace:
     left: list[Skipped] = []
     for stem, record in with_stems(records, left):
         features = []
-        for each, mask in _with_masks(record):
+        for each, mask in record.with_masks():
             geometry, label = to_geometry(trace(mask, TOLERANCE)), categories[each["category_id"]]
             kept = {name: value for name, value in each.items() if name in _PROPERTIES}
             features.append(to_feature(geometry, label, {"category": label, **kept}))
@@ -206,11 +204,11 @@ def write_davis(folder: Path, records: Records, _: Categories, __: Trace) -> lis
     """
     left: list[Skipped] = []
     for stem, record in with_stems(records, left):
-        write_file(folder, f"davis/Annotations/{stem}.png", label_map_png(_label_map(_in_bytes(record, left))))
+        write_file(folder, f"davis/Annotations/{stem}.png", label_map_png(_label_map(_in_bytes(record, left, {}))))
     return left
 
 
-def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, int] = _NONE) -> ImageRecord:
+def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, int]) -> ImageRecord:
     """Return a record without the objects whose numbers exceed 8-bit pixels; those are added to ``left``.
 
     These are classes above 254, and the objects with the lowest scores if there are too many.
@@ -226,10 +224,6 @@ def _in_bytes(record: ImageRecord, left: list[Skipped], classes: Mapping[int, in
         reasons[index] = f"the format holds {BYTE_OBJECTS} objects of an image, here the best: use --format labels"
     left += [Skipped(record.name, f"object {index + 1}", reasons[index]) for index in sorted(reasons)]
     return replace(record, objects=tuple(record.objects[index] for index in sorted(numbered[:BYTE_OBJECTS])))
-
-
-def _with_masks(record: ImageRecord) -> Iterator[tuple[dict[str, Any], BoolArray]]:
-    return zip(record.objects, record.masks(), strict=True)
 
 
 def _label_map(record: ImageRecord) -> LabelMap:

@@ -26,12 +26,12 @@ from ..families.tables import DECODER, ENCODER, model_name
 from ..inputs.header import MANY_PAGES
 from ..inputs.images import ImageSource, open_image, pages_of
 from ..inputs.names import name_of
-from ..inputs.remote import is_remote, place_of
+from ..inputs.remote import content_at, is_remote, place_of
 from .folder import ImageRecord
 from .large import Tiling, prompts_of_tiles, read_large_source, tiles_of
 from .prompts import Prompt, Prompts
 from .reading import read_boxes, read_clicks, read_masks
-from .sources import OBJECT, ImageItem, Skipped, Source, read_source, remote_bytes
+from .sources import OBJECT, ImageItem, Skipped, Source, read_source
 
 Progress = Callable[[ImageItem, float], None]
 """Receives how much of an image is done, 0..1. Several threads call it."""
@@ -307,7 +307,7 @@ class Job:
     def _prompt_files(self) -> Iterator[str]:
         path = self.prompts or place_of(self.source)
         if is_remote(path):
-            yield f"{path.name} {hashlib.sha256(remote_bytes(path)).hexdigest()}"
+            yield f"{path.name} {hashlib.sha256(content_at(path)).hexdigest()}"
             return
         files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
         for file in files:

@@ -344,6 +344,6 @@ def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_
 
 def _parts(tile: TileItem, record: ImageRecord) -> Iterator[tuple[int, Placed]]:
     """Yield the category and the mask of each object of a tile, except empty masks."""
-    for each, mask in zip(record.objects, record.masks(), strict=True):
+    for each, mask in record.with_masks():
         if (part := Placed.of(mask, tile.region, each["score"])) is not None:
             yield each["category_id"], part

@@ -42,7 +42,7 @@ def annotate_with_ray(
     Args:
         address: address of a running cluster, as for ray.init(); None: start Ray on this machine for this run.
     """
-    data = _ray_data()
+    data = ray_data()
     images = dict(shards)
     left = {number for number, wanted in shards if folder.state(number, wanted)[1]}
     for number in images.keys() - left:
@@ -144,11 +144,7 @@ def _start(ray: Any, address: str | None, options: Mapping[str, Any]) -> None:
                 raise ConfigurationError(f"there is no Ray cluster at {where}: {reason[:200]}") from error
 
 
-def check_ray() -> None:
-    _ray_data()
-
-
-def _ray_data() -> Any:
+def ray_data() -> Any:
     try:
         import ray.data
     except ImportError as error:

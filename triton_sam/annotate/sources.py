@@ -68,16 +68,6 @@ def _remote_listing(remote: Any, start: str, listing: Any) -> list[tuple[str, Pa
     return [(name, cast(Path, remote / name)) for name in names]
 
 
-def content_of(place: Path | FramePlace) -> ImageSource:
-    """Return an image: the path of a local file, or the bytes of a remote file or of a frame."""
-    return place if isinstance(place, Path) else remote_bytes(place)
-
-
-def remote_bytes(place: Path | FramePlace) -> bytes:
-    """Return the content of a remote file or a frame, see content_of()."""
-    return place.read() if isinstance(place, FramePlace) else content_at(place)
-
-
 @dataclass(frozen=True, eq=False)
 class FramePlace:
     """One frame of a video, used instead of a path."""
@@ -132,7 +122,9 @@ class ImageItem:
 
     def content(self) -> ImageSource:
         """Return the path of a local image, or the bytes of a remote image or frame."""
-        return content_of(self.path)
+        if isinstance(self.path, FramePlace):
+            return self.path.read()
+        return content_at(self.path) if is_remote(self.path) else self.path
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def write_coco_polygons(folder: Path, records: Records, categories: Categories, 
     """Write `coco_polygons.json`, with masks as polygons with filled holes."""
 
     def objects(record: ImageRecord) -> Iterable[dict[str, Any]]:
-        for each, mask in zip(record.objects, record.masks(), strict=True):
+        for each, mask in record.with_masks():
             yield {**each, "segmentation": [polygon.exterior.ravel().tolist() for polygon in trace(mask, TOLERANCE)]}
 
     write_pieces(folder / "coco_polygons.json", records, objects, categories)

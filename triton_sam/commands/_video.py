@@ -105,11 +105,11 @@ def make_client(
 
 @contextlib.contextmanager
 def opened(client: Any, source: Any, **options: Any) -> Iterator[Any]:
-    with contextlib.ExitStack() as stack:
-        try:
-            video = stack.enter_context(client.open(source, **options))
-        except ModelNotReadyError as error:
-            raise ModelNotReadyError(f"{error} - {HOW_TO_GET_MODELS}") from error
+    try:
+        opening = client.open(source, **options)
+    except ModelNotReadyError as error:
+        raise ModelNotReadyError(f"{error} - {HOW_TO_GET_MODELS}") from error
+    with opening as video:
         yield video
 
 

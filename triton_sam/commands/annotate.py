@@ -27,7 +27,7 @@ from ..annotate.folder import ERRORS, SKIPPED, Part, RunFolder, Shard
 from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task, opened
 from ..annotate.large import Tiling, close_files, joined
 from ..annotate.large_writers import LARGE_WRITERS
-from ..annotate.ray_engine import annotate_with_ray, check_ray
+from ..annotate.ray_engine import annotate_with_ray, ray_data
 from ..annotate.run import annotate
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS, Writer
@@ -227,7 +227,7 @@ def _check(args: argparse.Namespace, job: Job) -> None:
     if args.part is not None and args.engine == RAY:
         raise ConfigurationError("give --part or --engine ray, not both: Ray shares the shards itself")
     if args.engine == RAY:
-        check_ray()
+        ray_data()
     job.check()
     for writer in _formats(args):
         writer.check()

@@ -79,7 +79,6 @@ class Plan:
 
     start: int
     frames: Sequence[int] | None
-    reverse: bool
 
 
 def run(args: argparse.Namespace) -> int:
@@ -190,7 +189,7 @@ def make_plan(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], num_fra
         frames = None if end is None else range(start, end, args.every)
     if frames is not None and not frames:
         raise ConfigurationError(f"there is no frame to track from frame {start} on: give another --range")
-    return Plan(start, frames, args.reverse)
+    return Plan(start, frames)
 
 
 def _track(
@@ -216,8 +215,8 @@ def _track(
             count = None if plan.frames is None else len(plan.frames)
             keeps = source.is_live and any(form.needs_images for form in folder.formats)
             logits = folder.needs_logits
-            tracked = video.propagate(start=plan.start, count=count, reverse=plan.reverse, logits=logits)
-            for frame, masks in _with_bar(tracked, count, source.name, args.quiet):
+            tracked = video.propagate(start=plan.start, count=count, reverse=args.reverse, logits=logits)
+            for frame, masks in tqdm(tracked, total=count, desc=source.name, unit="frame", disable=args.quiet):
                 if keeps:
                     for image in source.images([frame]):
                         folder.keep_image(frame, image)
@@ -232,11 +231,6 @@ def _track(
             return error
         raise
     return None
-
-
-def _with_bar(tracked: Iterator[Any], total: int | None, name: str, quiet: bool) -> Iterator[Any]:
-    """Show frames per second and the remaining time."""
-    return iter(tqdm(tracked, total=total, desc=name, unit="frame", disable=quiet))
 
 
 def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], source: _video.VideoInput) -> dict[str, Any]:

@@ -45,14 +45,14 @@ class TrackFolder:
         object_ids: the ids of all objects; None if they are found while the video is tracked.
 
     Raises:
-        ConfigurationError: there is no such format, or a format cannot hold the ids.
+        ConfigurationError: a format cannot hold the ids.
     """
 
     def __init__(
         self, folder: Path, parameters: Mapping[str, Any], formats: Sequence[str], object_ids: Sequence[int] | None
     ) -> None:
         self.folder = folder
-        self.formats = [_known(name) for name in dict.fromkeys(formats)]
+        self.formats = [TRACK_FORMATS[name] for name in dict.fromkeys(formats)]
         self._ids = None if object_ids is None else sorted(object_ids)
         self._parameters = json.loads(strict_json.dumps(parameters))  # tuples become lists, as in a manifest
         self._records: dict[int, tuple[MaskRecord, ...]] = {}
@@ -269,12 +269,6 @@ class TrackFolder:
 
     def _refuse_second(self) -> None:
         raise ConfigurationError(f"another process writes to {self.folder}: wait for it, or give another --out")
-
-
-def _known(name: str) -> TrackFormat:
-    if name not in TRACK_FORMATS:
-        raise ConfigurationError(f"there is no format {name!r}: give {', '.join(TRACK_FORMATS)}")
-    return TRACK_FORMATS[name]
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

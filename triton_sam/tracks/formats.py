@@ -67,7 +67,7 @@ def write_mp4(
     images: Iterable[Image.Image],
     rate: Fraction,
     pixel_ratio: Fraction = Fraction(1),
-) -> int:
+) -> None:
     """Write images of one size as an MP4 file, atomically.
 
     Encoders need an even number of columns and rows. If it is odd, the last column or row is repeated.
@@ -78,35 +78,30 @@ def write_mp4(
         rate: images per second.
         pixel_ratio: width of a pixel on a screen, divided by its height; players then stretch the images.
 
-    Returns:
-        The number of images.
-
     Raises:
         MissingDependencyError: PyAV is not installed.
         InputError: the images differ in size, or there are none.
         OSError: the file cannot be written.
     """
-    av, count, stream, size = _av(), 0, None, (0, 0)
+    av, stream, size = _av(), None, (0, 0)
     with atomic_path(path) as temporary, av.open(str(temporary), "w") as container:
-        for image in images:
+        for number, image in enumerate(images):
             if stream is None:
                 stream, size = _video_stream(container, image.size, rate, encoder_name()), image.size
                 stream.codec_context.sample_aspect_ratio = pixel_ratio
             elif image.size != size:
                 has, first = (f"{width} x {height}" for width, height in (image.size, size))
-                raise InputError(f"frame {count} has {has} pixels, but the first has {first}: {path} needs one size")
+                raise InputError(f"frame {number} has {has} pixels, but the first has {first}: {path} needs one size")
             for packet in stream.encode(av.VideoFrame.from_ndarray(_even(image), format="rgb24")):
                 container.mux(packet)
-            count += 1
         if stream is None:
             raise InputError(f"there is no image for {path}")
         for packet in stream.encode():
             container.mux(packet)
-    return count
 
 
-def write_gif(path: Path, images: Sequence[Image.Image], rate: Fraction) -> int:
-    """Write images as an endless animated GIF, atomically. Return the number of images.
+def write_gif(path: Path, images: Sequence[Image.Image], rate: Fraction) -> None:
+    """Write images as an endless animated GIF, atomically.
 
     Raises:
         InputError: there are no images.
@@ -118,7 +113,6 @@ def write_gif(path: Path, images: Sequence[Image.Image], rate: Fraction) -> int:
     milliseconds = max(20, round(1000 / rate))  # browsers slow down images that are shown for less time
     with atomic_path(path) as temporary:
         first.save(temporary, format="GIF", save_all=True, append_images=others, duration=milliseconds, loop=0)
-    return len(images)
 
 
 def has_av() -> bool:
@@ -243,35 +237,30 @@ def label_map(masks: Mapping[int, VideoSegment]) -> NDArray[np.uint8]:
     return labels
 
 
-def coco_video(name: str, size: Size, frames: Sequence[int], records: Iterable[MaskRecord]) -> dict[str, Any]:
+def coco_video(video: TrackedVideo) -> dict[str, Any]:
     """Return the whole video in the layout of the data set YouTube-VIS, as plain Python types, ready for JSON.
 
     Reference: https://youtube-vos.org/dataset/vis: videos have file_names and length, an annotation is one object and
-    has a list with one entry for each image (segmentations, bboxes, areas), null where the object is not visible.
-
-    Args:
-        name: name of the video; the file names of its images are NAME/00000.jpg and so on.
-        size: width and height in pixels.
-        frames: the numbers of all tracked images; the lists of annotations follow their ascending order.
-        records: the records of these images, in any order.
+    has a list with one entry for each image (segmentations, bboxes, areas), in ascending order, null where the object
+    is not visible.
     """
-    width, height = size
-    ordered = sorted(frames)
-    place = {frame: index for index, frame in enumerate(ordered)}
+    width, height = video.size
+    ordered = sorted(video.records)
     found: dict[int, list[MaskRecord | None]] = {}
-    for record in records:
-        row = found.setdefault(record.object_id, [None] * len(ordered))
-        row[place[record.frame]] = record if record.area else None
-    video = {
+    for place, frame in enumerate(ordered):
+        for record in video.records[frame]:
+            row = found.setdefault(record.object_id, [None] * len(ordered))
+            row[place] = record if record.area else None
+    facts = {
         "id": 1,
         "width": width,
         "height": height,
         "length": len(ordered),
-        "file_names": [f"{name}/{frame:05d}.jpg" for frame in ordered],
+        "file_names": [f"{video.name}/{frame:05d}.jpg" for frame in ordered],
         "frames": ordered,
     }
-    annotations = [_annotation(object_id, size, row) for object_id, row in sorted(found.items())]
-    return {"videos": [video], "categories": [_CATEGORY], "annotations": annotations}
+    annotations = [_annotation(object_id, video.size, row) for object_id, row in sorted(found.items())]
+    return {"videos": [facts], "categories": [_CATEGORY], "annotations": annotations}
 
 
 def _annotation(object_id: int, size: Size, row: Sequence[MaskRecord | None]) -> dict[str, Any]:
@@ -296,9 +285,7 @@ def _png(masks: Mapping[int, VideoSegment]) -> bytes:
 
 
 def _coco(path: Path, video: TrackedVideo) -> None:
-    records = (record for group in video.records.values() for record in group)
-    document = coco_video(video.name, video.size, list(video.records), records)
-    atomic_write(path, strict_json.dumps(document).encode())
+    atomic_write(path, strict_json.dumps(coco_video(video)).encode())
 
 
 def _overlay(path: Path, video: TrackedVideo) -> None:

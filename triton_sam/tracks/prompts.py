@@ -62,17 +62,11 @@ class ObjectPrompt:
         Raises:
             PromptError: the mask cannot be read, or the server refuses the prompt.
         """
-        prompt = self._points_and_box() if self.mask is None else {"mask": read_mask(self.mask)}
-        mask: VideoSegment = video.add(self.frame, self.object_id, **prompt)
-        return mask
-
-    def _points_and_box(self) -> dict[str, Any]:
-        points = [list(point) for point in self.points] or None
-        return {
-            "points": points,
-            "labels": list(self.labels) if points else None,
-            "box": list(self.box) if self.box else None,
-        }
+        mask = None if self.mask is None else read_mask(self.mask)
+        found: VideoSegment = video.add(
+            self.frame, self.object_id, self.points or None, self.labels or None, self.box, mask
+        )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Return the prompt as plain Python types. A mask file is represented by the hash of its content.

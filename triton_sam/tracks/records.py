@@ -11,7 +11,7 @@ from typing import Any
 from .._common import strict_json
 from .._common.checks import whole_number
 from ..errors import InputError
-from ..masks.boxes import Box, mask_to_box
+from ..masks.boxes import Box
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
 from ..masks.segment import VideoSegment
 
@@ -41,9 +41,8 @@ class MaskRecord:
     @classmethod
     def of(cls, frame: int, object_id: int, found: VideoSegment) -> MaskRecord:
         """Return the record of a mask."""
-        mask = found.mask
         score, object_score = round(float(found.score), 5), round(float(found.object_score), 5)
-        return cls(frame, object_id, mask_to_rle(mask), score, object_score, mask_to_box(mask), int(mask.sum()))
+        return cls(frame, object_id, mask_to_rle(found.mask), score, object_score, found.box, found.area)
 
     @property
     def mask(self) -> BoolArray:
@@ -56,16 +55,7 @@ class MaskRecord:
 
     def to_line(self) -> str:
         """Return the record as one line of JSON, with its line break."""
-        row = {
-            "frame": self.frame,
-            "object_id": self.object_id,
-            "rle": self.rle,
-            "score": self.score,
-            "object_score": self.object_score,
-            "box": self.box,
-            "area": self.area,
-        }
-        return strict_json.dumps(row, separators=(",", ":")) + "\n"
+        return strict_json.dumps(vars(self), separators=(",", ":")) + "\n"
 
     @classmethod
     def from_line(cls, line: str | bytes) -> MaskRecord:

@@ -197,6 +197,7 @@ def test_the_masks_that_a_server_makes_and_cleans_are_those_that_a_client_makes_
         it.set_image(PIXELS)
         other.set_image(PIXELS)
         here = it.segment(box=boxes, logits=True, cleanup=cleanup)
+        alone = other.segment(box=boxes, cleanup=cleanup, image=other.encode_here(PIXELS))
         there = other.segment(box=boxes, logits=False, cleanup=cleanup)
         inputs = image_server.requests[-1].inputs
         plain = [other.segment(POINT, logits=False, cleanup=each)[0].mask for each in (None, Cleanup())]
@@ -204,8 +205,9 @@ def test_the_masks_that_a_server_makes_and_cleans_are_those_that_a_client_makes_
             it.segment(POINT, cleanup={"keep_clicked": True})
     assert inputs["output_format"][0] == b"rle"
     assert b'"max_hole_area": 9' in inputs["cleanup"][0]
-    for one, other, box in zip(here, there, boxes, strict=True):
+    for one, other, third, box in zip(here, there, alone, boxes, strict=True):
         np.testing.assert_array_equal(one.mask, other.mask)
+        np.testing.assert_array_equal(one.mask, third.mask)
         assert one.mask.any()
         assert (one.score, one.logits is None, other.logits is None) == (other.score, False, True)
         assert one.box[0] >= box[0]

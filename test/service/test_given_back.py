@@ -232,7 +232,7 @@ def run(tmp_path, seed, requests, server):
         max_videos=8,
         max_searches=2,
         max_tracks=2,
-        timeout=5.0,
+        timeout=60.0,
     )
     app = create_app(settings)
     app.state.engine._pairs = functools.partial(made_up_models(words=True, videos=True), app.state.engine)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.drawn_server import NOTHING, SCORES, inside, objects, shapes
 from support.running_browser import open_page
 
@@ -136,6 +136,7 @@ def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, dra
     cancelled = drawing.cancelled
     page.page.click("#find")
     page.wait("tritonSam.everything.items.length === 2")
+    assert drawing.everything.reached.wait(PATIENCE)
     assert page.page.is_visible("#found-progress")
     assert page.page.is_disabled("#find")
     page.page.click("#found-stop")

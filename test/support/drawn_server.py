@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -102,16 +102,21 @@ class Brake:
         limit: requests with this number or a higher one wait until the limit is raised or None.
         failure: error of each request.
         seconds: how long each request takes.
+        reached: set when a request has reached the limit.
     """
 
     limit: int | None = None
     failure: Exception | None = None
     seconds: float = 0.0
+    reached: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
         self.limit, self.failure, self.seconds = None, None, 0.0
+        self.reached.clear()
 
     def stop(self, number: int) -> None:
+        if self.limit is not None and number >= self.limit:
+            self.reached.set()
         wait_until(lambda: self.limit is None or number < self.limit)
         time.sleep(self.seconds)
         if self.failure is not None:

@@ -395,15 +395,3 @@ def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatc
     assert len(made) <= 2  # there are two threads for small images
     assert service.app.state.engine.images.nbytes == before + len(answers[0].content)
     service.http.delete(f"/v1/images/{image}")
-
-
-def test_images_are_hashed_in_a_thread(service, monkeypatch, images):
-    threads, original = [], engine_module.id_of
-
-    def id_of(content):
-        threads.append(threading.current_thread())
-        return original(content)
-
-    monkeypatch.setattr("triton_sam.service.engine.id_of", id_of)
-    service.upload((images / "shapes.jpg").read_bytes())
-    assert "asyncio" in threads[0].name

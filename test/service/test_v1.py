@@ -2,6 +2,7 @@
 
 import base64
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from support.running_service import problem
 
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service import engine as engine_module
 
 POINT = {"points": [[200, 180]]}
 BOXES = [[90, 70, 310, 290], [430, 60, 700, 230]]
@@ -162,3 +164,15 @@ def test_everything_equals_the_python_clients(service, sam2, image, picture):
     assert len(answer["objects"]) == len(expected) > 0
     for each in answer["objects"]:
         assert np.array_equal(rle_to_mask(each["rle"]), expected[tuple(each["point"])])
+
+
+def test_images_are_hashed_in_a_thread(service, monkeypatch, images):
+    threads, original = [], engine_module.id_of
+
+    def id_of(content):
+        threads.append(threading.current_thread())
+        return original(content)
+
+    monkeypatch.setattr("triton_sam.service.engine.id_of", id_of)
+    service.upload((images / "shapes.jpg").read_bytes())
+    assert "asyncio" in threads[0].name

@@ -1,5 +1,6 @@
 """The local server with the real Triton: it starts, stops, reports failures and leaves nothing behind."""
 
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -198,10 +199,14 @@ def test_without_the_wheel_the_error_names_the_command_that_installs_it(monkeypa
         LocalServer(scale_only).start()
 
 
-def test_unsupported_platform_and_python_point_to_docker(monkeypatch):
+def test_an_unsupported_platform_numpy_or_python_is_an_error_with_the_way_out(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(platform, "machine", lambda: "riscv64")
         with pytest.raises(LocalServerError, match=r"x86_64 or aarch64.*docker compose up"):
+            installation.find_wheel()
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.metadata, "version", lambda name: "2.1.0")
+        with pytest.raises(LocalServerError, match=r"numpy 2\.1\.0: pip install .*\[local\]"):
             installation.find_wheel()
     monkeypatch.setattr(installation, "_python_version", lambda: "3.7")
     with pytest.raises(LocalServerError, match=r"this is 3\.7: .*docker compose up"):

@@ -193,7 +193,7 @@ class Job:
         return self.task in (EVERYTHING, WORDS)
 
     def check(self) -> None:
-        """Check the options without reading files."""
+        """Check the options without reading the content of files."""
         if self.tiling is not None:
             self.tiling.check()
             if self.task == "masks":

@@ -112,8 +112,9 @@ def run(args: argparse.Namespace) -> int:
             atomic_write(path, new.encode())
         except OSError as error:
             raise RepositoryError(f"{path} cannot be written: {error.strerror or error}") from error
-        rewrite_aliases(repository, [path.parent.name])
         print(path.parent.name)
+        for line in rewrite_aliases(repository, [path.parent.name]):
+            _options.say(args, line)
     if replaced:
         _options.say(
             args, "earlier settings are replaced: options that this call does not name have their defaults again"

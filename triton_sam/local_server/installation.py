@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -91,6 +92,9 @@ def find_wheel() -> Path:
     stubs = package / "tritonserver" / "python_backend_stubs"
     if not (stubs / _python_version() / "triton_python_backend_stub").is_file():
         raise _wrong_python(sorted(path.name for path in stubs.glob("3.1*")))
+    numpy = importlib.metadata.version("numpy")
+    if not numpy.startswith("1."):  # the wheel's Python backend crashes at the first array
+        raise LocalServerError(f"nvidia-pytriton needs numpy<2, this is numpy {numpy}: {install('local')}")
     return package
 
 

@@ -225,7 +225,7 @@ def _session_config(target: Any, alias: Alias) -> str:
 
 
 def _head(alias: Alias) -> str:
-    return f"{HEAD}{alias.target} under another name.\n"
+    return f"{HEAD}{alias.target} under another name. Exports write it again.\n"
 
 
 def read_config(folder: Path) -> Any:

@@ -67,7 +67,7 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, TimeoutError):
         return ServerTimeoutError(f"no answer from {url} in time")
     if isinstance(error, ssl.SSLError):
-        reason = getattr(error, "verify_message", None) or error.reason or str(error)
+        reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
         return _tls_failed(url, reason)
     if isinstance(error, OSError):
         return _nothing_answers(url, error.strerror or str(error) or type(error).__name__)

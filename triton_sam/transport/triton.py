@@ -37,8 +37,8 @@ class Transport:
         timeout: seconds that one call may take, including its retries and the pauses before them.
         retries: maximum number of retries within the timeout if the connection cannot be made or breaks. If the model
             has answered before, calls that find no server are retried for 30 s, because the server may be restarting.
-            A call whose answer lacks an output is retried once. Calls with side effects on the server, and calls that
-            reached the timeout, are never retried.
+            A call whose answer lacks an output is retried once. Calls that load models, and calls that reached the
+            timeout, are never retried.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
         busy: what to do when the server rejects a call because its queue is full. "raise" a ServerBusyError at once,

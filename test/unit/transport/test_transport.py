@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,10 @@ def test_nothing_listens(scheme):
 )
 def test_an_error_of_the_system_is_named(error, reason):
     assert str(map_error(error, parse_url("http://h"))).startswith(f"nothing answers at http://h:8000 ({reason}): ")
+
+
+def test_an_error_of_tls_without_a_reason_is_named():
+    assert "closed." in str(map_error(ssl.SSLError("Underlying socket has been closed."), parse_url("https://h")))
 
 
 @pytest.mark.parametrize(

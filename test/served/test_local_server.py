@@ -155,7 +155,7 @@ def test_a_start_that_takes_too_long_is_given_up(scale_only):
 # Python 3.12 advises against this in a process with threads; a caller may do it all the same.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_only):
-    server = LocalServer(scale_only)
+    server = LocalServer(scale_only, stop_timeout=1.4)
     thread = threading.Thread(target=server.start)
     thread.start()
     thread.join()
@@ -167,6 +167,7 @@ def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_o
     time.sleep(0.6)
     assert server.is_alive()
     assert server.log_path.exists()
+    assert "--exit-timeout-secs=2" in psutil.Process(server.pid).cmdline()
     server.stop()
 
 

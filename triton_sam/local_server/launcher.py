@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import secrets
 import shutil
@@ -213,7 +214,7 @@ class LocalServer:
             *control,
             # The server must stay alive after a model fails, because its repository index contains the reason.
             "--exit-on-error=false",
-            f"--exit-timeout-secs={max(1, round(self._settings.stop_timeout))}",
+            f"--exit-timeout-secs={max(1, math.ceil(self._settings.stop_timeout))}",
             *shared_memory_options(identity),
             *server_options(folders, extra),
             *completion_options(folders, extra),

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -181,6 +182,18 @@ def test_an_order_to_stop_is_seen_without_a_pause(tmp_path):
     assert not supervisor.must_stop_within(0.0, job, reader, output.Output("log"))
     os.close(reader)
     os.close(writer)
+
+
+def test_a_port_has_clients_while_they_are_connected():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not supervisor.has_clients(port)
+        with socket.create_connection(("127.0.0.1", port)):
+            connection, _ = server.accept()
+            assert supervisor.has_clients(port)
+        with connection:
+            assert not connection.recv(1)
+            assert not supervisor.has_clients(port)
 
 
 def test_a_flood_of_output_does_not_hold_up_the_supervisor(capfd, monkeypatch):

@@ -289,6 +289,32 @@ async def test_the_masks_of_callers_take_turns():
 
 
 @pytest.mark.anyio
+async def test_a_service_that_stops_finishes_lists_that_have_begun():
+    workers, begun, free = Workers(40_000_000, Metrics()), [], {name: threading.Event() for name in "abc"}
+
+    def convert(name):
+        free[name].wait(PATIENCE)
+        return name
+
+    def items(names):
+        for name in names:
+            begun.append(name)
+            yield name
+
+    first, second, late = (asyncio.create_task(workers.map(25_000_000, convert, items(n))) for n in ("ab", "c", "d"))
+    await asyncio.sleep(0)
+    free["a"].set()
+    await asyncio.to_thread(wait_until, lambda: "b" in begun)  # b waits for c
+    workers.refuse()
+    free["b"].set()
+    free["c"].set()
+    assert await asyncio.wait_for(asyncio.gather(first, second), PATIENCE) == [["a", "b"], ["c"]]
+    with pytest.raises(Problem, match="stops"):
+        await late
+    workers.close()
+
+
+@pytest.mark.anyio
 async def test_work_stops_between_masks():
     workers = Workers(40_000_000, Metrics())
     made, go_on, ended = [], threading.Event(), threading.Event()

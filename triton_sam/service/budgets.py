@@ -146,14 +146,19 @@ class WaitingBudget(Budget):
 
     def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics) -> None:
         super().__init__(name, limit, refusal, metrics)
-        self._queue: deque[tuple[int, asyncio.Future[Lease]]] = deque()
+        self._queue: deque[tuple[int, asyncio.Future[Lease], bool]] = deque()
         self.is_closed = False
 
-    async def wait(self, amount: int) -> Lease:
-        if self.is_closed:
+    async def wait(self, amount: int, *, has_begun: bool = False) -> Lease:
+        """Return a lease.
+
+        Args:
+            has_begun: whether the caller had a lease before, so that it gets another one of a closed budget.
+        """
+        if self.is_closed and not has_begun:
             raise stopping()
         waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self._queue.append((min(amount, self.limit), waiter))
+        self._queue.append((min(amount, self.limit), waiter, has_begun))
         self._serve()
         try:
             return await waiter
@@ -164,12 +169,12 @@ class WaitingBudget(Budget):
             raise
 
     def close(self) -> None:
-        """Reject all waiting and future requests."""
+        """Reject all waiting and future requests of callers that have not begun."""
         self.is_closed = True
-        for _, waiter in self._queue:
-            if not waiter.done():
+        for _, waiter, has_begun in self._queue:
+            if not has_begun and not waiter.done():
                 waiter.set_exception(stopping())
-        self._queue.clear()
+        self._serve()
 
     def book(self, amount: int) -> None:
         super().book(amount)
@@ -178,7 +183,7 @@ class WaitingBudget(Budget):
 
     def _serve(self) -> None:
         while self._queue:
-            amount, waiter = self._queue[0]
+            amount, waiter, _ = self._queue[0]
             if not waiter.done():
                 if self.used + amount > self.limit:
                     return
@@ -220,6 +225,7 @@ class Workers:
         work: Callable[[Iterator[Item]], Result],
         *,
         is_file: bool = False,
+        has_begun: bool = False,
     ) -> Result:
         """Fetch items, and process them one by one in a thread.
 
@@ -227,14 +233,15 @@ class Workers:
             pixels: maximum number of pixels in memory at a time.
             fetch: returns the items; it is called when the pixels are free.
             is_file: whether the work writes all images or frames to a file, which may take minutes.
+            has_begun: whether this continues work that has begun, which refuse() does not reject.
         """
         small_or_large = self._small if pixels <= self._largest_small else self._large
         budget, executor = self._files if is_file else small_or_large
-        lease = await budget.wait(pixels)
+        lease = await budget.wait(pixels, has_begun=has_begun)
         stop = threading.Event()
         try:
             items = await fetch()
-            if budget.is_closed:
+            if budget.is_closed and not has_begun:
                 raise stopping()
             future = executor.submit(lambda: work(_until(stop, items)))
         except BaseException:
@@ -258,7 +265,14 @@ class Workers:
 
     async def map(self, pixels: int, convert: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return a function's results for items, each computed in its turn with other callers' work."""
-        return [await self.call(pixels, convert, each) for each in items]
+
+        def work(item: Iterator[Item]) -> list[Result]:
+            return [convert(each) for each in item]
+
+        results: list[Result] = []
+        for each in items:
+            results += await self.reduce(pixels, work, [each], has_begun=bool(results))
+        return results
 
     async def reduce(
         self,
@@ -267,13 +281,14 @@ class Workers:
         items: Iterable[Item],
         *,
         is_file: bool = False,
+        has_begun: bool = False,
     ) -> Result:
         """Return the result of a function of all items, processed one by one in a thread; see run()."""
 
         async def fetch() -> Iterable[Item]:
             return items
 
-        return await self.run(pixels, fetch, work, is_file=is_file)
+        return await self.run(pixels, fetch, work, is_file=is_file, has_begun=has_begun)
 
     def refuse(self) -> None:
         """Reject all work that has not begun."""

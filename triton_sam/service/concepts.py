@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -15,7 +15,7 @@ from ..concepts.query import MASK_THRESHOLD, MAX_EXAMPLES, MAX_TEXTS, THRESHOLD,
 from ..families import FAMILIES, get_family
 from ..families.base import Size
 from ..masks.segment import TOLERANCE, feature_collection
-from .answers import JSON, MAX_MASK_PIXELS, to_json
+from .answers import JSON, MAX_MASK_PIXELS, to_json, with_list
 from .cancellation import CancellableRequests
 from .engine import Engine, Pair
 from .problems import Problem
@@ -199,26 +199,9 @@ async def find(
     return found
 
 
-def encode_instances(instances: Iterator[Instance], form: str, tolerance: float) -> list[dict[str, Any]]:
-    """Return instances as JSON objects, or as GeoJSON features. Each mask takes time, so call this in a thread."""
-    if form == GEOJSON:
-        return [
-            {**feature, "properties": _bare(each)}
-            for each in instances
-            for feature in feature_collection([each], tolerance)["features"]
-        ]
-    return [{**_bare(each), form: FIND_FORMATS[form].to_json(each, tolerance)} for each in instances]
-
-
-def to_document(answer: FindAnswer, objects: list[dict[str, Any]], form: str) -> bytes:
-    """Return the whole response. ``objects`` come from encode_instances()."""
-    head = {"type": "FeatureCollection", "features": objects}
-    document = head if form == GEOJSON else {**answer.model_dump(), "objects": objects}
-    return to_json(document)
-
-
-def _bare(instance: Instance) -> dict[str, Any]:
-    return BareInstance(
+def _written(instance: Instance, form: str, tolerance: float) -> list[bytes]:
+    """Return an instance as a JSON object, or as GeoJSON features. This takes time, so call it in a thread."""
+    bare = BareInstance(
         label=instance.label,
         text_index=instance.object_index,
         score=round(instance.score, 5),
@@ -226,6 +209,10 @@ def _bare(instance: Instance) -> dict[str, Any]:
         area=instance.area,
         bbox=instance.box and coco_box(instance.box),
     ).model_dump()
+    if form == GEOJSON:
+        features = feature_collection([instance], tolerance)["features"]
+        return [to_json({**feature, "properties": bare}) for feature in features]
+    return [to_json({**bare, form: FIND_FORMATS[form].to_json(instance, tolerance)})]
 
 
 def _limit(asked: int | None, texts: int, size: Size) -> int:
@@ -273,18 +260,20 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         width, height = image.size
 
         async def work() -> Response:
+            def write(instance: Instance) -> list[bytes]:
+                return _written(instance, body.format, body.tolerance)
+
             found = await find(engine, pair, image, example, query)
-
-            def encode(instances: Iterator[Instance]) -> bytes:
-                objects = encode_instances(instances, body.format, body.tolerance)
-                milliseconds = round((time.monotonic() - started) * 1000, 1)
-                answer = FindAnswer(
-                    image=image_id, model=pair.name, width=width, height=height, objects=[], milliseconds=milliseconds
-                )
-                return to_document(answer, objects, body.format)
-
-            content = await engine.budgets.workers.reduce(2 * width * height, encode, found)
-            return Response(content, media_type=FIND_FORMATS[GEOJSON].media_type if body.format == GEOJSON else JSON)
+            written = await engine.budgets.workers.map(2 * width * height, write, found)
+            objects = itertools.chain.from_iterable(written)
+            if body.format == GEOJSON:
+                content = b'{"type":"FeatureCollection","features":[%b]}' % b",".join(objects)
+                return Response(content, media_type=FIND_FORMATS[GEOJSON].media_type)
+            milliseconds = round((time.monotonic() - started) * 1000, 1)
+            answer = FindAnswer(
+                image=image_id, model=pair.name, width=width, height=height, objects=[], milliseconds=milliseconds
+            )
+            return Response(with_list(answer, "objects", objects), media_type=JSON)
 
         return await requests.run(request, work(), body.session_id)
 

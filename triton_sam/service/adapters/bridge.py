@@ -17,6 +17,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import Response
 
+from ...client.concepts import FoundInstances
 from ...concepts.instances import Instance
 from ...everything.search import FoundMask
 from ...families.base import FloatArray, Size
@@ -206,15 +207,26 @@ class Bridge:
             texts: the texts; empty: search for the concept of ``boxes``.
             filters: members of FindRequest; None stands for the default.
         """
-        check_pair(pair)
-        asked = validated(FindRequest, names, text=list(texts) or None, **_given(filters))
-        query = asked.to_query(image.size, image.size)
 
         async def work() -> list[Result]:
-            found = await find(self.engine, pair, image, None, query)
+            found = await self.found(image, pair, texts, names=names, **filters)
             return _drawn(await self.in_thread(image.size, found, convert))
 
         return await self._requests.run(request, work())
+
+    async def found(
+        self,
+        image: StoredImage,
+        pair: Pair,
+        texts: Sequence[str],
+        *,
+        names: Mapping[str, str] = NO_NAMES,
+        **filters: Any,
+    ) -> FoundInstances:
+        """Return every instance of texts; see instances()."""
+        check_pair(pair)
+        asked = validated(FindRequest, names, text=list(texts) or None, **_given(filters))
+        return await find(self.engine, pair, image, None, asked.to_query(image.size, image.size))
 
     async def run(self, request: Request, work: Coroutine[Any, Any, Result], *, timeout: float | None = None) -> Result:
         """Return the result of work, which is cancelled when the client disconnects or the time is up."""

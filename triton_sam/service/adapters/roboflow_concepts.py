@@ -99,9 +99,8 @@ async def find_concepts(
         prompts = [asked.prompts[number] for number in numbers]
         texts = [each.text for each in prompts if each.text]
         filters = prompts[0].filters(asked.output_prob_thresh)
-        instances = await bridge.instances(
-            request, image, pair, texts, lambda each: each, names=NAMES, limit=limit, **filters
-        )
+        search = bridge.found(image, pair, texts, names=NAMES, limit=limit, **filters)
+        instances = await bridge.run(request, search)
         found += [(numbers[each.object_index], each) for each in instances]
     if asked.nms_iou_threshold is not None:
         found.sort(key=lambda each: -each[1].score)

@@ -138,6 +138,8 @@ def test_a_click_is_that_of_the_client(large, ids, service_triton, folder):
     x, y, width, height = found["bbox"]
     assert (x, y, x + width, y + height) == wanted.box
     assert found["is_cut"] == wanted.is_cut
+    detail = problem(large.http.post(f"/v1/large/{ids['slide.tif']}/segment", json={}), 422)["detail"]
+    assert detail == "the prompt is empty: give `points`, `box`, or both"
 
 
 def test_polygons_are_in_pixels_of_the_image_at_every_scale(large, ids):

@@ -39,8 +39,7 @@ def client_prompt(request: SegmentRequest) -> dict[str, Any]:
 def coordinates(objects: Sequence[Prompt], *, has_mask: bool = False) -> dict[str, Any]:
     """Return coords, labels and box of objects for the clients."""
     if not has_mask and not any(prompt.points or prompt.box is not None for prompt in objects):
-        text = "the prompt is empty: give `points`, `box`, or both, of one object here or of several in `objects`"
-        raise Problem(422, text)
+        raise Problem(422, "the prompt is empty: give `points`, `box`, or both")
     with_points = [prompt for prompt in objects if prompt.points]
     with_box = [prompt for prompt in objects if prompt.box is not None]
     if any(part and len(part) != len(objects) for part in (with_points, with_box)):

@@ -283,3 +283,5 @@ def test_two_images_of_one_name_in_a_labelling_setup():
     config = '<View><Image name="a" value="$x"/><Image name="a" value="$y"/><BrushLabels name="b" toName="a"/></View>'
     with pytest.raises(Problem, match="two images of the labelling setup have the name 'a': rename one"):
         control_of(config)
+    config = '<View><Image value="$x"/><Image value="$y"/><Image name="a" value="$z"/><BrushLabels toName="a"/></View>'
+    assert control_of(config).key == "z"

@@ -183,8 +183,9 @@ def control_of(config: str) -> Control:
         raise Problem(422, "the labelling setup is not valid XML") from None
     images: dict[str | None, ElementTree.Element] = {}
     for image in tree.iter("Image"):
-        if images.setdefault(image.get("name"), image) is not image:
-            raise Problem(422, f"two images of the labelling setup have the name {image.get('name')!r:.60}: rename one")
+        name = image.get("name")
+        if name and images.setdefault(name, image) is not image:
+            raise Problem(422, f"two images of the labelling setup have the name {name!r:.60}: rename one")
     for tag, kind in CONTROLS.items():
         for element in tree.iter(tag):
             shown = images.get(element.get("toName"))

@@ -172,5 +172,6 @@ def _print_next_steps() -> None:
         "  triton-sam serve                          keep a server running on this machine\n"
         "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
         "  triton-sam setup sam2                     official weights, 324 MB: served as sam2\n"
+        "  triton-sam setup mobilesam                for a CPU, 41 MB: served as mobilesam\n"
         "  docker compose up -d                      on a host with an NVIDIA GPU"
     )

@@ -241,11 +241,11 @@ class Workers:
         stop = threading.Event()
         try:
             items = await fetch()
-            if budget.is_closed and not has_begun:
-                raise stopping()
             future = executor.submit(lambda: work(_until(stop, items)))
-        except BaseException:
+        except BaseException as error:
             lease.give()
+            if isinstance(error, RuntimeError) and budget.is_closed:  # close() has shut the executor down
+                raise stopping() from None
             raise
         loop = asyncio.get_running_loop()
         self._stops.add(stop)

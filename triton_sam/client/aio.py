@@ -48,12 +48,17 @@ class InThreads:
 
     def close(self) -> None:
         """Cancel all requests and close the connections. This blocks; inside an event loop, use aclose() instead."""
+        self._end_waits()
         self._close()
 
     async def aclose(self) -> None:
         """Cancel all requests and close the connections."""
+        self._end_waits()
         await asyncio.gather(*map(asyncio.wrap_future, list(self._lasting)), return_exceptions=True)
         await asyncio.to_thread(self.close)
+
+    def _end_waits(self) -> None:
+        """End the waits for frames of streams."""
 
     async def _run(self, call: Callable[P, Value], *arguments: P.args, **options: P.kwargs) -> Value:
         """Run a call. Cancelling this coroutine cancels the call on the wire."""

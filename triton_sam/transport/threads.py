@@ -176,6 +176,18 @@ class Threads:
             with self._changed:
                 self._changed.wait_for(lambda: not self._busy, SECONDS_TO_CLOSE)
 
+    @contextlib.contextmanager
+    def not_awaited(self) -> Iterator[None]:
+        """Let close() not wait for this block of a call."""
+        with self._changed:
+            self._busy -= 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy += 1
+
     def _carry_out(self, job: _Job, future: Future[Result], work: Callable[[], Result]) -> None:
         _JOB.set(job)
         with self._changed:

@@ -66,6 +66,7 @@ class AsyncSAM2VideoClient(InThreads):
             transport=transport,
         )
         self._videos: weakref.WeakSet[Video] = weakref.WeakSet()
+        self._videos_lock = threading.Lock()
         super().__init__(self._client._transport)
 
     def __repr__(self) -> str:
@@ -86,7 +87,8 @@ class AsyncSAM2VideoClient(InThreads):
         starts = threading.Lock()  # held from the start of the session, or from a cancellation before it
 
         def open_video() -> Video:
-            frames = open_frames(source, quality, window)
+            with self._threads.not_awaited():  # the first frame of a stream may take long
+                frames = open_frames(source, quality, window)
             if not starts.acquire(blocking=False):
                 frames.close()
                 raise CancelledError
@@ -100,18 +102,18 @@ class AsyncSAM2VideoClient(InThreads):
                 with contextlib.suppress(ConfigurationError):  # somebody else has closed this client
                     self._start(lambda: opening.result().close())
             raise
-        self._videos.add(video)
+        with self._videos_lock:
+            self._videos.add(video)
         return AsyncVideo(self, video)
 
     async def is_ready(self) -> bool:
         """Whether the server answers and has the video model of this client ready."""
         return await self._run(self._client.is_ready)
 
-    async def aclose(self) -> None:
-        """Cancel all requests and close the connections. Calls that wait for a frame of a stream end."""
-        for video in list(self._videos):
-            video._end()
-        await super().aclose()
+    def _end_waits(self) -> None:
+        with self._videos_lock:
+            for video in self._videos:
+                video._end()
 
     async def __aenter__(self) -> AsyncSAM2VideoClient:
         return self
@@ -200,7 +202,7 @@ class AsyncVideo:
 
     async def aclose(self) -> None:
         """End the session and close the source. Errors of the server are ignored."""
-        self.cancel()
+        self._video._end()
         await self._run(self._video.close)
 
     async def __aenter__(self) -> AsyncVideo:

@@ -22,10 +22,13 @@ _Job = tuple[int, bool, "concurrent.futures.Future[bool]"]
 """A frame to prepare, and whether to send it."""
 
 
-def end(stop: Stop) -> None:
-    """Set a stop."""
+def end(stop: Stop, error: ConfigurationError | None = None) -> None:
+    """Set a stop. A pass that has frames left raises the error, if there is one."""
     with contextlib.suppress(concurrent.futures.InvalidStateError):  # another thread has set it
-        stop.set_result(None)
+        if error is None:
+            stop.set_result(None)
+        else:
+            stop.set_exception(error)
 
 
 @dataclass(frozen=True)
@@ -136,12 +139,17 @@ def look_ahead(
                 sends = ahead > 0
             if not waiting:
                 return
-            index, _, prepared = waiting.popleft()
+            index, _, prepared = waiting[0]
             waited: set[concurrent.futures.Future[Any]] = {prepared, stop}
             concurrent.futures.wait(waited, return_when=concurrent.futures.FIRST_COMPLETED)
-            if stop.done() or not prepared.result():
+            if stop.done():
+                break
+            if not prepared.result():
                 return
+            waiting.popleft()
             yield index
+        if waiting or next(order, None) is not None:
+            stop.result()  # raises the error of a closed video
     finally:
         for _, _, prepared in waiting:
             prepared.cancel()

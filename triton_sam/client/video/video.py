@@ -33,6 +33,7 @@ Segments = dict[int, VideoSegment]
 OnProgress = Callable[[int, "int | None"], object]
 """Called after each frame with the number of frames done and the number of all frames, None if it is unknown."""
 LARGEST_ID = 2**63 - 1
+CLOSED = "this video is closed: open it again"
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,8 @@ class Video:
     def cancel(self) -> None:
         """End all running passes of propagate() after their current frame, without an error. Any thread may call it."""
         with self._stops_lock:
-            stops = list(self._stops)
-        for stop in stops:
-            end(stop)
+            for stop in self._stops:
+                end(stop)
 
     def add(
         self,
@@ -140,8 +140,6 @@ class Video:
         """
         operation = self._prompt(frame, object_id, points, labels, box, mask, clear_old_points)
         index, checked_id = operation.arguments["frame_index"], operation.arguments["object_id"]
-        if self.num_frames is None:  # closing the video ends this wait for a frame
-            list(look_ahead(iter([index]), self._read_and_send, 0, self._closed))
         answer = self._run(operation, row_outputs(logits))
         return self._read(answer, frame=self._frames.outside(index))[checked_id]
 
@@ -206,7 +204,7 @@ class Video:
     def close(self) -> None:
         """End the session and close the source. Server errors are ignored, because the server ends idle sessions.
 
-        Later calls raise a ConfigurationError.
+        Later calls, and passes of propagate() with frames left, raise a ConfigurationError.
         """
         self._end()
         try:
@@ -217,8 +215,9 @@ class Video:
 
     def _end(self) -> None:
         """End all passes, and all waits for a frame of a stream. Later calls raise a ConfigurationError."""
-        self.cancel()
-        end(self._closed)
+        with self._stops_lock:
+            for stop in [*self._stops, self._closed]:
+                end(stop, ConfigurationError(CLOSED))
 
     def _close_quietly(self) -> None:
         with contextlib.suppress(SamError):
@@ -349,6 +348,8 @@ class Video:
     def _run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Tensors:
         """Do an operation, and record the object ids of its answer."""
         if operation.frame is not None and not self._closed.done():
+            if operation.name == wire.ADD_PROMPT and self.num_frames is None:  # closing the video ends this wait
+                list(look_ahead(iter([operation.frame]), self._read_and_send, 0, self._closed))
             # It must be readable, because restoring the session may need it.
             self._frames.content(operation.frame)
         with self._lock:
@@ -364,7 +365,7 @@ class Video:
         flow = self._flows.run(operation, outputs)
         with self._lock:
             if self._closed.done():  # otherwise the operation would start a new session
-                raise ConfigurationError("this video is closed: open it again")
+                raise ConfigurationError(CLOSED)
             try:
                 return carry(flow, self._transport)
             finally:

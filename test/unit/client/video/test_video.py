@@ -11,6 +11,7 @@ from support.in_process import refusal
 from support.video_server import VideoServer, open_video
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
+from triton_sam.client.video.video import Video
 from triton_sam.errors import (
     ConfigurationError,
     InferenceError,
@@ -102,6 +103,25 @@ def test_closing_a_video_ends_a_prompt_that_waits_for_its_frame(video_server):
             adding.result(PATIENCE)
         comes.set()
     assert "add_prompt" not in video_server.operations()
+
+
+def test_only_cancel_ends_a_pass_without_an_error(video_server, face):
+    for cancels in (False, True):
+        with face(video_server, FRAMES) as video:
+            close = video.close if isinstance(video, Video) else video.aclose
+            video.add(0, 1, points=[[1, 1]])
+            ended, passed = video.propagate(count=1), video.propagate()
+            next(ended)
+            next(passed)
+            if cancels:
+                video.cancel()
+            close()
+            assert list(ended) == []
+            if cancels:
+                assert list(passed) == []
+            else:
+                with pytest.raises(ConfigurationError, match="this video is closed: open it again"):
+                    next(passed)
 
 
 def test_a_damaged_frame_is_an_error_and_the_session_lives_on(video_server):

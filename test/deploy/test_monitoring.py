@@ -216,14 +216,14 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
 
     The session model that runs the decoder goes first, because Triton's own queues stay empty under its load.
     """
-    from support.session_requests import CALLS, CLIENTS, DECODES, click_together, upload_and_click
+    from support.session_requests import CALLS, DECODES, click_together, upload_and_click
 
-    scaling, clicks = scaler(), 6
+    scaling = scaler()
     labels = {"namespace": "vision", "service": "sam-triton-sam"}
     with Prometheus(crowded.metrics_url, tmp_path / "prometheus", labels) as prometheus:
         wait_until(lambda: prometheus.query('up{job="triton"} == 1'))
         assert prometheus.get("targets")["activeTargets"][0]["labels"]["instance"] == prometheus.target
-        wait_until(lambda: healthy_rules(prometheus) == 12)
+        wait_until(lambda: healthy_rules(prometheus) == 13)
         for model in (DECODES, CALLS):
             image_id = upload_and_click(crowded.grpc_url, model)
             wait_until(lambda model=model: (model, "image") in prometheus.query("triton_sam_request_seconds_count > 0"))
@@ -231,9 +231,10 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
             if model == DECODES:
                 wait_until(lambda: prometheus.query(scaling["query"]))
                 assert prometheus.query(scaling["query"])[()] < float(scaling["activationThreshold"])
-            began = time.monotonic()
-            took = click_together(crowded.grpc_url, model, image_id, clicks, 3)
-            seconds = time.monotonic() - began
+            began, took, seconds = time.monotonic(), [], 0.0
+            while seconds < 25:  # twenty waiting clients in 25 of 60 seconds are twice the threshold, on every machine
+                took += click_together(crowded.grpc_url, model, image_id, 3, 3)
+                seconds = time.monotonic() - began
             # The expressions are those of this moment, however late they are computed: they forget after a minute.
             end = time.time() + 2
             wait_until(lambda end=end: prometheus.query('timestamp(up{job="triton"})')[()] > end)
@@ -247,7 +248,7 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
                 return prometheus.query(expression, at)[key]
 
             # Over the last minute; a busy machine needs more than one for all clicks.
-            assert panel("Requests A", model) == pytest.approx(CLIENTS * clicks / max(60, seconds), rel=0.35)
+            assert panel("Requests A", model) == pytest.approx(len(took) / max(60, seconds), rel=0.35)
             assert panel("Request, mean A", model) == pytest.approx(statistics.mean(took), rel=0.35, abs=0.5)
             for letter, share in (("B", 0.5), ("A", 0.95)):
                 found = panel(f"Request, median and p95 {letter}", model, "click")

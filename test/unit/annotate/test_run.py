@@ -219,6 +219,7 @@ class LostActorError(Exception):
 
 @pytest.fixture
 def ray(monkeypatch):
+    monkeypatch.setattr("triton_sam.commands.annotate.ray_data", FakeData)
     monkeypatch.setattr(ray_engine, "ray_data", FakeData)
     monkeypatch.setattr(ray_engine, "_cluster", lambda *_: contextlib.nullcontext(LostActorError))
 

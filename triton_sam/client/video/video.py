@@ -303,9 +303,10 @@ class Video:
         return Pass(iter(order), total, bool(reverse), outputs, self._new_stop(), on_progress)
 
     def _new_stop(self) -> Stop:
-        """Return a future that cancel() sets."""
         stop: Stop = concurrent.futures.Future()
         with self._stops_lock:
+            if self._closed.done():
+                self._closed.result()  # raises its error
             self._stops.add(stop)
         return stop
 

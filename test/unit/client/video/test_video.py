@@ -319,8 +319,10 @@ def test_bad_calls_are_clear_errors(video_server):
 
 
 def test_a_closed_video_begins_no_other_session(video_server):
-    with open_video(video_server, FRAMES) as video:
-        pass
+    with open_video(video_server, iter(FRAMES)) as video:
+        video.add(0, 1, points=[[1, 1]])
     with pytest.raises(ConfigurationError, match="this video is closed: open it again"):
         video.add(0, 1, points=[[1, 1]])
+    with pytest.raises(ConfigurationError, match="this video is closed: open it again"):
+        list(video.propagate(start=5))
     assert video_server.sessions == {}

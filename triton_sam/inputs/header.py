@@ -136,15 +136,11 @@ def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image
 
 def without_texts(stream: Stream) -> io.BytesIO | None:
     """Return a PNG file without its ICC profile and texts, except EXIF and XMP data; None for other formats."""
-    content = _content(stream)
+    content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
     if not content.startswith(_PNG):
         return None
     needed = (content[part] for kind, part in _chunks(content) if kind not in _TEXTS or _turns(kind, content[part]))
     return io.BytesIO(_PNG + b"".join(needed))
-
-
-def _content(stream: Stream) -> bytes:
-    return stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
 
 
 def _chunks(content: bytes | mmap.mmap) -> Iterator[tuple[bytes, slice]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from support.conditions import PATIENCE
@@ -87,6 +87,20 @@ def unreachable() -> ServerUnreachableError:
 def open_video(server: InProcess, source: Any, **options: Any) -> Video:
     """Open a video with the sync client."""
     return SAM2VideoClient(server.url, retries=0).open(source, **options)
+
+
+class Camera:
+    """A stream that waits after its first frame until `comes` is set."""
+
+    def __init__(self, frames: Sequence[Any]) -> None:
+        self.waits, self.comes = threading.Event(), threading.Event()
+        self._frames = frames
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._frames[:1]
+        self.waits.set()
+        self.comes.wait(PATIENCE)
+        yield from self._frames[1:]
 
 
 class FromThreads:

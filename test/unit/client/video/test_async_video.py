@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.video_server import VideoServer
+from support.video_server import Camera, VideoServer
 
 from triton_sam import AsyncSAM2VideoClient
 from triton_sam.errors import InferenceError, ServerUnreachableError
@@ -135,22 +135,19 @@ def test_closing_the_client_and_cancelling_a_call_do_not_wait_for_a_frame_of_a_s
     roomy_server, monkeypatch, waits_in, is_cancelled, close
 ):
     monkeypatch.setattr("triton_sam.transport.threads.SECONDS_TO_CLOSE", 60)
-    began, released, received = threading.Event(), threading.Event(), []
-
-    def camera():
-        yield from FRAMES[: waits_in != "open"]
-        began.set()
-        released.wait(60)
+    camera, received = Camera(FRAMES[: waits_in != "open"]), []
 
     async def run():
         client = AsyncSAM2VideoClient(roomy_server.url, retries=0)
-        call = asyncio.create_task(wait_for_frame(client, camera(), waits_in, received))
-        await asyncio.to_thread(wait_until, lambda: began.is_set() and len(received) == (waits_in == "propagate"))
+        call = asyncio.create_task(wait_for_frame(client, iter(camera), waits_in, received))
+        await asyncio.to_thread(
+            wait_until, lambda: camera.waits.is_set() and len(received) == (waits_in == "propagate")
+        )
         if is_cancelled:
             call.cancel()
             await asyncio.wait([call])
         await close(client)
-        assert not released.is_set()
+        assert not camera.comes.is_set()
         return str((await asyncio.gather(call, return_exceptions=True))[0])
 
     try:
@@ -158,7 +155,7 @@ def test_closing_the_client_and_cancelling_a_call_do_not_wait_for_a_frame_of_a_s
         cancels = is_cancelled or (close is close_blocking and end == "")  # close() also cancels the calls
         assert end == ("" if cancels else ENDS[waits_in])
     finally:
-        released.set()
+        camera.comes.set()
 
 
 class CountedFrames(ImageFrames):

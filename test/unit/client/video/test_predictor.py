@@ -1,12 +1,11 @@
 """The words of the official SAM2VideoPredictor."""
 
 import concurrent.futures
-import threading
 
 import numpy as np
 import pytest
 from support.conditions import PATIENCE
-from support.video_server import VideoServer, open_video
+from support.video_server import Camera, VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
 from triton_sam.client.video.predictor import SAM2VideoPredictor
@@ -89,20 +88,14 @@ def test_wrong_calls_are_errors_as_in_the_official_predictor(predictor):
 
 
 def test_closing_the_video_ends_a_prompt_that_waits_for_its_frame(predictor):
-    waits, comes = threading.Event(), threading.Event()
-
-    def images():
-        yield FRAMES[0]
-        waits.set()
-        comes.wait(PATIENCE)
-
-    state = predictor.init_state(images())
+    camera = Camera(FRAMES[:1])
+    state = predictor.init_state(iter(camera))
     with concurrent.futures.ThreadPoolExecutor() as pool:
         try:
             adding = pool.submit(predictor.add_new_points_or_box, state, 1, 1, [[1, 1]], [1])
-            assert waits.wait(PATIENCE)
+            assert camera.waits.wait(PATIENCE)
             state.video.close()
             with pytest.raises(ConfigurationError, match="this video is closed"):
                 adding.result(PATIENCE / 4)
         finally:
-            comes.set()
+            camera.comes.set()

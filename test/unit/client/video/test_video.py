@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.conditions import PATIENCE, settled, wait_until
 from support.in_process import refusal
-from support.video_server import VideoServer, open_video
+from support.video_server import Camera, VideoServer, open_video
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.client.video.video import Video
@@ -65,43 +65,29 @@ def test_a_frame_behind_the_window_of_a_stream_is_a_clear_error(video_server):
 
 
 def test_a_stream_that_waits_for_its_next_frame_delays_neither_close_nor_the_end_of_the_process(video_server):
-    waits, comes, released = threading.Event(), threading.Event(), threading.Event()
-
-    def images():
-        yield FRAMES[0]
-        waits.set()
-        comes.wait(PATIENCE)
-        yield FRAMES[1]
-
-    with open_video(video_server, StreamFrames(images(), close=released.set)) as video:
+    camera, released = Camera(FRAMES[:2]), threading.Event()
+    with open_video(video_server, StreamFrames(iter(camera), close=released.set)) as video:
         video.add(0, 1, points=[[1, 1]])
         assert next(video.propagate())[0] == 0
-        assert waits.wait(PATIENCE)
+        assert camera.waits.wait(PATIENCE)
         (thread,) = (each for each in threading.enumerate() if each.name.startswith("triton-sam-frames"))
         assert thread.daemon
     assert not released.is_set()
-    comes.set()
+    camera.comes.set()
     assert released.wait(PATIENCE)
     thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
 def test_closing_a_video_ends_a_prompt_that_waits_for_its_frame(video_server):
-    waits, comes = threading.Event(), threading.Event()
-
-    def images():
-        yield FRAMES[0]
-        waits.set()
-        comes.wait(PATIENCE)
-        yield FRAMES[1]
-
+    camera = Camera(FRAMES[:2])
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        with open_video(video_server, images()) as video:
+        with open_video(video_server, iter(camera)) as video:
             adding = pool.submit(video.add, 1, 1, points=[[1, 1]])
-            assert waits.wait(PATIENCE)
+            assert camera.waits.wait(PATIENCE)
         with pytest.raises(ConfigurationError, match="this video is closed"):
             adding.result(PATIENCE)
-        comes.set()
+        camera.comes.set()
     assert "add_prompt" not in video_server.operations()
 
 

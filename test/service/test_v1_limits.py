@@ -1,8 +1,10 @@
 """The modern API's limits, answers to bad uploads, headers, tokens and settings, on a real Triton."""
 
+import http.client
 import io
 import itertools
 import re
+import socket
 import struct
 import zipfile
 import zlib
@@ -10,6 +12,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
+from support.conditions import PATIENCE
 from support.running_service import problem, running_service
 
 from triton_sam.service.page import STATIC
@@ -61,10 +64,33 @@ def test_bad_uploads(service):
     assert service.http.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])  # proxies and urllib send the second one
+def test_an_early_answer_lets_its_client_send_the_rest(service, connection):
+    """A connection that is closed while its client sends is reset, and the client or a proxy loses the answer."""
+    address = service.url.removeprefix("http://")
+    host, _, port = address.partition(":")
+
+    def ask(head):
+        stream.sendall(f"{head}\r\nHost: {address}\r\nConnection: {connection}\r\n\r\n".encode())
+        answer = http.client.HTTPResponse(stream)
+        answer.begin()
+        answer.read()
+        return answer.status
+
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as stream:
+        assert ask(f"POST /v1/images HTTP/1.1\r\nContent-Type: image/png\r\nContent-Length: {70 << 20}") == 413
+        for _ in range(70):
+            stream.sendall(bytes(1 << 20))
+        if connection == "close":
+            assert stream.recv(1) == b""
+        else:
+            assert ask("GET /health HTTP/1.1") == 200
+
+
 def test_a_body_without_a_length_is_counted(service):
     def pieces():
         yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-        for _ in range(64):  # too much with the last one: a service that hangs up on a sender may break the answer
+        for _ in range(70):
             yield bytes(1 << 20)
         yield b"\r\n--b--\r\n"
 

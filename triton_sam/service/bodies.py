@@ -130,7 +130,6 @@ class Body:
             raise Problem(
                 413,
                 f"a request without a file may have at most {self._max_values} values: send fewer points in one call",
-                headers={"Connection": "close"},
             )
 
     def _too_large(self) -> Problem:
@@ -138,7 +137,7 @@ class Body:
         text = f"the request is larger than {size}"
         if not self._has_files:
             text = f"a request without a file may have at most {size}: send images as {FILES}"
-        return Problem(413, text, headers={"Connection": "close"})
+        return Problem(413, text)
 
 
 def kind_of(headers: Headers) -> str:

@@ -3,14 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_SECONDS = 30.0
 """Maximum seconds for the head of a request. Between two requests, uvicorn waits for 5 s."""
 HEAD_BYTES = 1 << 20
 """Maximum bytes of the head of a request. h11 accepts less, and httptools, which uvicorn prefers, any number."""
+LINGER_SECONDS = 30.0
+"""Maximum seconds for the rest of a body after the response; nginx's lingering_time."""
+LINGER_PAUSE = 5.0
+"""Maximum seconds without a byte of that rest; nginx's lingering_timeout."""
+
+
+class Lingering:
+    """Reads and drops the rest of a body after the response, before the server closes the connection.
+
+    Closing it would reset it while the client sends, and the client or a proxy would lose the response.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        has_more = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        end: Message | None = None
+
+        async def read() -> Message:
+            nonlocal has_more
+            message = await receive()
+            has_more = message["type"] == "http.request" and message.get("more_body", False)
+            return message
+
+        async def answer(message: Message) -> None:
+            nonlocal end
+            if has_more and message["type"] == "http.response.body" and not message.get("more_body", False):
+                message, end = {**message, "more_body": True}, {**message, "body": b""}
+            await send(message)
+
+        async def drop() -> None:
+            while has_more:
+                await asyncio.wait_for(read(), LINGER_PAUSE)
+
+        await self._app(scope, read, answer)
+        if end is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(drop(), LINGER_SECONDS)
+            await send(end)
 
 
 class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -38,6 +85,11 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._head_came()
         if self.transport.get_protocol() is not self:  # the connection belongs to a WebSocket now
             self._was_read()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle is not None:
+            self.cycle.more_body = False  # otherwise, after an early response, the next head would count as a body
 
     def connection_lost(self, error: Exception | None) -> None:
         self._head_came()

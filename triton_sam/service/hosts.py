@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from .problems import Problem, refuse, response
+from .problems import Problem, response
 
 HEALTH = "/health"
 """This path responds to monitoring under any host name, and also when the service is busy."""
@@ -53,7 +53,7 @@ class TrustedHosts:
             code="host",
         )
         if scope["type"] == "http":
-            await refuse(problem, scope, receive, send)
+            await response(problem)(scope, receive, send)
         else:
             await WebSocket(scope, receive, send).send_denial_response(response(problem))
 

@@ -23,7 +23,7 @@ from .budgets import Budgets
 from .hosts import HEALTH, check_origin
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
-from .problems import Problem, answer_headers, refusals, refuse, response
+from .problems import Problem, answer_headers, refusals, response
 from .quotas import CALLER, COUNT_UPLOAD, Caller, Callers
 from .settings import ServiceSettings
 from .tracing import HEADER, read_trace
@@ -139,7 +139,7 @@ class Guard:
                 self._check_origin(scope)
                 body = self._admit(scope, receive, held)
             except Problem as problem:
-                await refuse(problem, scope, receive, send)
+                await response(problem)(scope, receive, send)
                 return
             await self._app(scope, body.receive, Answer(send, self._settings, self._budgets).send)
 

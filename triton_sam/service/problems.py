@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import errno
 import tempfile
 from collections.abc import Callable, Mapping
@@ -11,10 +9,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from .._common import strict_json
 from .._common.text import one_line
@@ -33,9 +29,6 @@ from ..errors import (
 )
 from .logs import LOGGER, request_id
 
-DRAIN_SECONDS = 3.0
-"""The body of a rejected request is read for this long. Otherwise, closing the connection resets it, and the client or
-a proxy may lose the reason."""
 MEDIA_TYPE = "application/problem+json"
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a request that its client cancelled."""
@@ -174,22 +167,3 @@ def install(app: FastAPI) -> None:
 
     for kind in (HTTPException, SamError, Exception):
         app.add_exception_handler(kind, told)
-
-
-async def refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-    """Reject a request before its body has been read; the client can still read the response."""
-    headers = Headers(scope=scope)
-    if "100-continue" not in headers.get("expect", "").lower():
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_drain(receive), DRAIN_SECONDS)
-    answer = response(problem)
-    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        answer.headers["Connection"] = "close"  # or the server would read the whole body to find the next request
-    await answer(scope, receive, send)
-
-
-async def _drain(receive: Receive) -> None:
-    while True:
-        message = await receive()
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return

@@ -56,7 +56,6 @@ class Caller:
                 413,
                 f"this upload is larger than the whole quota of {self.name!r}, {text}: send a smaller file, or ask for "
                 "a larger quota",
-                headers={"Connection": "close"},
                 code="quota",
             )
         if wait > 0:

@@ -97,7 +97,11 @@ class InThreads:
                 yield cast(Value, value)
         finally:
             with contextlib.suppress(ConfigurationError):  # the client is closed
-                await self._run_to_its_end(close)
+                ended = asyncio.wrap_future(self._start(close))
+                ended.add_done_callback(_retrieve)
+                await asyncio.wait([ended])
+                if not ended.cancelled():  # otherwise, this would hide the error of the step
+                    ended.result()
 
 
 class ImagesInThreads(InThreads):

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.video_server import Camera, VideoServer
 
 from triton_sam import AsyncSAM2VideoClient
@@ -156,6 +156,30 @@ def test_closing_the_client_and_cancelling_a_call_do_not_wait_for_a_frame_of_a_s
         assert end == ("" if cancels else ENDS[waits_in])
     finally:
         camera.comes.set()
+
+
+def test_a_closed_client_names_the_reason_though_its_threads_are_busy(roomy_server, monkeypatch):
+    """The end of the pass is a call of its own, which closing the client cancels."""
+    monkeypatch.setattr("triton_sam.transport.threads.MOST_THREADS", 1)
+    camera, received, others_end = Camera(FRAMES[:1]), [], threading.Event()
+
+    async def run():
+        client = AsyncSAM2VideoClient(roomy_server.url, retries=0)
+        call = asyncio.create_task(wait_for_frame(client, iter(camera), "propagate", received))
+        await asyncio.to_thread(wait_until, lambda: camera.waits.is_set() and len(received) == 1)
+        other = asyncio.create_task(client._run(others_end.wait, PATIENCE))
+        await asyncio.sleep(0)  # its call waits for the only thread
+        closing = asyncio.create_task(client.aclose())
+        ends = await asyncio.gather(call, return_exceptions=True)
+        others_end.set()
+        await asyncio.gather(closing, other, return_exceptions=True)
+        return str(ends[0])
+
+    try:
+        assert asyncio.run(asyncio.wait_for(run(), PATIENCE)) == CLOSED
+    finally:
+        camera.comes.set()
+        others_end.set()
 
 
 class CountedFrames(ImageFrames):

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pytest
 from filelock import FileLock
 
-ONE_PROCESS = ("test/slow/test_concepts.py", "test/slow/test_containers_run.py")
-"""Files that run in the same process, one at a time, because their servers need much memory."""
+ONE_PROCESS = ("test/slow/test_concepts.py", "test/slow/test_containers_run.py", "test/slow/test_runtimes.py")
+"""Files that run in the same process, one at a time, because their servers or programs need much memory."""
 
 SHARED = ("service_triton", "server", "families_server", "video_models")
 """Fixtures that take long or much memory, longest first. All tests with the same fixture run in one process."""

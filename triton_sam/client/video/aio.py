@@ -203,7 +203,12 @@ class AsyncVideo:
     async def aclose(self) -> None:
         """End the session and close the source. Errors of the server are ignored."""
         self._video._end()
-        await self._run(self._video.close)
+        try:
+            await self._run(self._video.close)
+        except ConfigurationError:
+            if self._client._threads.is_inherited:
+                raise
+            await asyncio.to_thread(self._video.close)  # somebody has closed the client with its threads
 
     async def __aenter__(self) -> AsyncVideo:
         return self

@@ -111,6 +111,17 @@ def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video
     assert roomy_server.operations() == ["start_session", "add_prompt", "close_session"]
 
 
+def test_a_video_of_a_closed_client_ends_its_session_and_hides_no_error(roomy_server):
+    async def run():
+        async with AsyncSAM2VideoClient(roomy_server.url, retries=0) as client, await client.open(FRAMES):
+            await client.aclose()
+            raise KeyError("of the caller")
+
+    with pytest.raises(KeyError, match="of the caller"):
+        asyncio.run(run())
+    assert roomy_server.operations() == ["start_session", "close_session"]
+
+
 async def wait_for_frame(client, images, waits_in, received):
     """Open a stream, prompt it at frame 0 and track it, or prompt it at frame 1."""
     video = await client.open(images)

@@ -168,6 +168,7 @@ def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_o
     assert server.is_alive()
     assert server.log_path.exists()
     assert "--exit-timeout-secs=2" in psutil.Process(server.pid).cmdline()
+    assert psutil.Process(server.pid).environ()["MALLOC_ARENA_MAX"] == "2"  # less memory for session models
     server.stop()
 
 

@@ -93,10 +93,10 @@ def read_mask(path: Path) -> BoolArray:
     try:
         with open_header(path) as image:
             grey = image.mode in ("L", "P", "1", "I", "I;16", "F")
-            pixels = np.asarray(image if grey else image.convert("RGB").convert("L"))
+            pixels = np.asarray(image if grey else image.convert("RGB"))
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise PromptError(f"{path} is not an image that can be read as a mask: give a PNG") from error
-    return np.asarray(pixels != 0)
+    return np.asarray((pixels if grey else pixels.any(axis=2)) != 0)
 
 
 def read_prompts(path: Path) -> list[ObjectPrompt]:

@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from triton_sam.masks.label_map import davis_palette
 from triton_sam.masks.segment import VideoSegment
 from triton_sam.tracks import formats
 from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo, coco_video, label_map, write_gif, write_mp4
-from triton_sam.tracks.prompts import read_prompts
+from triton_sam.tracks.prompts import ObjectPrompt, merge, read_mask, read_prompts
 from triton_sam.tracks.records import MaskRecord, append_records, read_records
 
 NOTHING = VideoSegment(np.zeros((HEIGHT, SIDE), bool), 0.1, None, object_score=-3.0)
@@ -146,7 +147,7 @@ def test_gif_has_all_frames(tmp_path):
     write_gif(path, images, Fraction(10))
     with Image.open(path) as image:
         assert image.n_frames == 4
-        assert image.info["duration"] == 100
+        assert (image.info["duration"], image.info["loop"]) == (100, 0)
     with pytest.raises(InputError, match="no image"):
         write_gif(path, [], Fraction(10))
 
@@ -181,3 +182,58 @@ def test_a_wrong_entry_is_named_in_plain_words(tmp_path, entry, message):
     path.write_text(f"[{entry}]")
     with pytest.raises(PromptError, match=message):
         read_prompts(path)
+
+
+@pytest.mark.parametrize("written", ["[]", "{}", "[1]"])
+def test_a_file_without_prompts_is_an_error(tmp_path, written):
+    path = tmp_path / "prompts.json"
+    path.write_text(written)
+    with pytest.raises(PromptError, match="must hold a list such as"):
+        read_prompts(path)
+
+
+def test_points_without_labels_are_foreground_and_masks_lie_beside_their_file(tmp_path):
+    (tmp_path / "m\u00e4sk.png").touch()
+    path = tmp_path / "prompts.json"
+    entries = [{"points": [[1, 2]]}, {"mask": "ma\u0308sk.png"}, {"mask": "none.png"}]
+    path.write_text(json.dumps([{"object_id": 1, "frame": 0, **entry} for entry in entries]))
+    points, mask, missing = read_prompts(path)
+    assert (points.points, points.labels) == (((1.0, 2.0),), (1,))
+    assert (mask.mask, missing.mask) == (tmp_path / "m\u00e4sk.png", tmp_path / "none.png")
+
+
+def test_points_and_boxes_of_an_object_are_merged_and_a_mask_is_alone():
+    point, box, mask = (
+        ObjectPrompt(1, 0, points=((1.0, 2.0),), labels=(0,)),
+        ObjectPrompt(1, 0, box=(1.0, 2.0, 3.0, 4.0)),
+        ObjectPrompt(1, 0, mask=Path("mask.png")),
+    )
+    assert merge([point, box, replace(mask, frame=1), point]) == [
+        ObjectPrompt(1, 0, point.points * 2, (0, 0), box.box),
+        replace(mask, frame=1),
+    ]
+    for pair in ((box, box), (mask, mask), (mask, point), (box, mask)):
+        with pytest.raises(PromptError, match="object 1, frame 0: give"):
+            merge(pair)
+
+
+@pytest.mark.parametrize(
+    ("mode", "value"),
+    [
+        ("L", 1),
+        ("P", 1),
+        ("1", 1),
+        ("I", 1),
+        ("I;16", 256),
+        ("F", 0.5),
+        ("LA", (1, 255)),
+        ("RGB", (0, 0, 1)),
+        ("RGBA", (0, 1, 0, 255)),
+    ],
+)
+def test_a_mask_is_where_any_channel_but_the_opacity_is_not_0(tmp_path, mode, value):
+    black = (*(0,) * (len(mode) - 1), 255) if mode.endswith("A") else 0
+    image = Image.new(mode, (3, 2), black)
+    image.putpixel((1, 0), value)
+    image.save(tmp_path / "mask.tif")
+    assert read_mask(tmp_path / "mask.tif").tolist() == [[False, True, False], [False, False, False]]

@@ -223,7 +223,7 @@ async def _refining(bridge: Bridge, text: str, pair: Pair) -> FloatArray:
     size = await asyncio.to_thread(check_image, content, bridge.engine.settings.max_megapixels)
 
     def read(content: bytes) -> FloatArray:
-        return mask_logits(np.asarray(open_image(content).convert("L")) > 0, pair.family)
+        return mask_logits(np.asarray(open_image(content)).any(axis=2), pair.family)
 
     try:
         [logits] = await bridge.in_thread(size, [content], read)

@@ -100,6 +100,7 @@ def test_coco_video_decodes_with_pycocotools():
     assert video["file_names"] == ["clip/00003.jpg", "clip/00005.jpg"]
     assert [annotation["id"] for annotation in document["annotations"]] == [1, 2]
     for annotation in document["annotations"]:
+        assert annotation["video_id"] == video["id"]
         assert annotation["category_id"] in [category["id"] for category in document["categories"]]
         for index, frame in enumerate((3, 5)):
             found = masks[frame, annotation["id"]]
@@ -129,6 +130,8 @@ def test_mp4_has_the_frames_the_rate_and_even_sides(tmp_path, monkeypatch, encod
     assert [frame.shape for frame in frames] == [(48, 64, 3)] * 3
     for frame, color in zip(frames, colors, strict=True):
         assert np.abs(frame.reshape(-1, 3).mean(axis=0) - color).max() < 16
+        for edge in (frame[0], frame[-1], frame[:, 0], frame[:, -1]):  # odd sides get their last pixels twice
+            assert np.abs(edge.mean(axis=0) - color).max() < 32
 
 
 def test_mp4_of_nothing_or_of_two_sizes_leaves_no_file(tmp_path):

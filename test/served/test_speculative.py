@@ -32,7 +32,9 @@ from triton_sam import (
     queue_multiple_requests,
     wait_for_latest_result,
 )
+from triton_sam._common.bundle import bundled
 from triton_sam.benchmark.speculative import mouse_path
+from triton_sam.local_server import LocalServer
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
@@ -143,17 +145,24 @@ def test_cancelling_a_session_frees_its_place_at_once(sync, keep_latest):
         assert result is None
 
 
-def test_grpc_requests_cancelled_in_tritons_queue_are_not_computed(service_triton, images):
+@pytest.fixture
+def demo_triton():
+    """A server with the demo model, for one test whose decodes need 1.2 GB, which a shared server would keep."""
+    with LocalServer(bundled("model_repository"), models=["sam2"]) as server:
+        yield server
+
+
+def test_grpc_requests_cancelled_in_tritons_queue_are_not_computed(demo_triton, images):
     """Over HTTP, Triton computes what it has read. The demo model takes long enough for other requests to arrive."""
     many = [[[100 + n, 100]] for n in range(40)]
-    transport = Transport(parse_url(service_triton.grpc_url))
+    transport = Transport(parse_url(demo_triton.grpc_url))
 
     def computed():
         return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"]))
 
     def queued():
         """Return the number of requests that wait in Triton for the decoder."""
-        text = urllib.request.urlopen(service_triton.metrics_url, timeout=60).read().decode()
+        text = urllib.request.urlopen(demo_triton.metrics_url, timeout=60).read().decode()
         (count,) = re.findall(r'nv_inference_pending_request_count{model="sam2_decoder",version="1"} (\d+)', text)
         return int(count)
 
@@ -171,7 +180,7 @@ def test_grpc_requests_cancelled_in_tritons_queue_are_not_computed(service_trito
         assert_same(await (await client.predict_async(POINT))[1], sync.predict(POINT))
         return computed() - before
 
-    with SAM2TritonClient(service_triton.grpc_url, embeddings="client") as sync:
+    with SAM2TritonClient(demo_triton.grpc_url, embeddings="client") as sync:
         sync.set_image(images / "shapes.jpg")
         assert speculate(sync, scenario) == 3  # the long one, and the last two
     transport.close()

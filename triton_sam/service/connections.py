@@ -1,4 +1,4 @@
-"""Connection limits that uvicorn lacks: for the head of a request, and for responses that a client does not read."""
+"""Connection limits that uvicorn lacks: for heads of requests, unread responses, and bodies after an early response."""
 
 from __future__ import annotations
 

@@ -97,11 +97,7 @@ class InThreads:
                 yield cast(Value, value)
         finally:
             with contextlib.suppress(ConfigurationError):  # the client is closed
-                ended = asyncio.wrap_future(self._start(close))
-                ended.add_done_callback(_retrieve)
-                await asyncio.wait([ended])
-                if not ended.cancelled():  # otherwise, this would hide the error of the step
-                    ended.result()
+                await ended(self._start(close))
 
 
 class ImagesInThreads(InThreads):
@@ -326,6 +322,17 @@ async def shielded(call: Future[Value]) -> Value:
     waiting = asyncio.wrap_future(call)
     waiting.add_done_callback(_retrieve)
     return await asyncio.shield(waiting)
+
+
+async def ended(call: Future[Any]) -> bool:
+    """Wait for a call as shielded() does, but return False if somebody else has cancelled it, and otherwise True."""
+    waiting = asyncio.wrap_future(call)
+    waiting.add_done_callback(_retrieve)
+    await asyncio.wait([waiting])
+    if waiting.cancelled():
+        return False
+    waiting.result()
+    return True
 
 
 def _close(threads: Threads, transport: BaseTransport) -> None:

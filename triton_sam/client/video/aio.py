@@ -19,7 +19,7 @@ from ...inputs.video.sequences import DEFAULT_WINDOW
 from ...masks.segment import VideoSegment
 from ...transport.base import BaseTransport
 from ...transport.options import Busy
-from ..aio import InThreads, shielded
+from ..aio import InThreads, ended, shielded
 from ..spellings import also_spelled
 from .frames import VideoOptions, end
 from .sync import SAM2VideoClient
@@ -204,11 +204,13 @@ class AsyncVideo:
         """End the session and close the source. Errors of the server are ignored."""
         self._video._end()
         try:
-            await self._run(self._video.close)
+            is_closed = await ended(self._client._start(self._video.close))
         except ConfigurationError:
             if self._client._threads.is_inherited:
                 raise
-            await asyncio.to_thread(self._video.close)  # somebody has closed the client with its threads
+            is_closed = False
+        if not is_closed:  # somebody has closed the client with its threads
+            await asyncio.to_thread(self._video.close)
 
     async def __aenter__(self) -> AsyncVideo:
         return self

@@ -111,15 +111,30 @@ def test_a_client_that_nobody_refers_to_closes_itself_and_one_with_an_open_video
     assert roomy_server.operations() == ["start_session", "add_prompt", "close_session"]
 
 
-def test_a_video_of_a_closed_client_ends_its_session_and_hides_no_error(roomy_server):
+@pytest.mark.parametrize("is_during", [False, True])
+def test_a_video_of_a_closed_client_closes_its_source_and_hides_no_error(roomy_server, is_during):
+    """The client is closed before its video, or while the video ends its session."""
+    sources, ends = [], threading.Event()
+
+    def close_client(number):
+        if roomy_server.operation(number) == "close_session" and not ends.is_set():
+            ends.set()
+            client.close()
+
     async def run():
-        async with AsyncSAM2VideoClient(roomy_server.url, retries=0) as client, await client.open(FRAMES):
-            await client.aclose()
+        nonlocal client
+        client = AsyncSAM2VideoClient(roomy_server.url, retries=0)
+        async with await client.open(CountedFrames(sources)):
+            if is_during:
+                roomy_server.before = close_client
+            else:
+                await client.aclose()
             raise KeyError("of the caller")
 
+    client = None
     with pytest.raises(KeyError, match="of the caller"):
         asyncio.run(run())
-    assert roomy_server.operations() == ["start_session", "close_session"]
+    assert [source.is_closed for source in sources] == [True]
 
 
 async def wait_for_frame(client, images, waits_in, received):

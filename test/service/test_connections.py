@@ -10,7 +10,7 @@ import uvicorn
 from support.conditions import PATIENCE
 
 from triton_sam.service import connections
-from triton_sam.service.connections import limited
+from triton_sam.service.connections import Lingering, limited
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -106,3 +106,68 @@ async def test_a_head_without_an_end_is_aborted(is_second):
         writer.write(REQUEST[:-2] + b"X: ")
         with pytest.raises(ConnectionError):
             await send()
+
+
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n"
+CLOSE = b"Connection: close\r\n"
+
+
+@contextlib.contextmanager
+def lingering(seconds=4 * PATIENCE, pause=4 * PATIENCE):
+    with patch.object(connections, "LINGER_SECONDS", seconds), patch.object(connections, "LINGER_PAUSE", pause):
+        yield
+
+
+@pytest.mark.anyio
+async def test_a_client_that_still_sends_gets_its_answer_and_some_time():
+    with lingering(seconds=0.5):
+        async with connected(Lingering(refuse), seconds=PATIENCE) as (reader, writer):
+            writer.write(POST + CLOSE + b"\r\n")
+            await reader.readuntil(b"done")
+
+            async def send():
+                while True:
+                    writer.write(bytes(1 << 20))
+                    await writer.drain()
+
+            with pytest.raises(ConnectionError):
+                await asyncio.wait_for(send(), PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("rest", "pause"), [(CLOSE + b"\r\nhalf", 0.2), (b"Expect: 100-continue\r\n\r\n", 4 * PATIENCE)]
+)
+@pytest.mark.anyio
+async def test_a_connection_without_the_rest_of_a_body_ends(rest, pause):
+    """A client that waits for 100 sends no body, so that the server waits for none."""
+    with lingering(pause=pause):
+        async with connected(Lingering(refuse), seconds=PATIENCE) as (reader, writer):
+            writer.write(POST + rest)
+            received = await everything(reader)
+            assert received.endswith(b"done")
+            assert CLOSE.lower() in received.lower()
+
+
+@pytest.mark.anyio
+async def test_a_server_that_stops_does_not_linger():
+    async def run():
+        async with connected(Lingering(refuse), seconds=PATIENCE) as (_, first):
+            reader, writer = await asyncio.open_connection(*first.get_extra_info("peername"))
+            writer.write(POST + b"\r\nhalf")
+            await reader.readuntil(b"done")
+        writer.close()
+
+    with lingering():
+        await asyncio.wait_for(run(), PATIENCE)
+
+
+@pytest.mark.anyio
+async def test_an_answer_without_a_length_ends_before_the_rest_of_the_body():
+    async def stream(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    with lingering():
+        async with connected(Lingering(stream), seconds=PATIENCE) as (reader, writer):
+            writer.write(POST + b"\r\nhalf")
+            await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), PATIENCE)

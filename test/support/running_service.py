@@ -25,6 +25,7 @@ from support.conditions import wait_until
 from triton_sam.families import get_family
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.service.app import create_app
+from triton_sam.service.connections import Lingering
 from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.settings import ServiceSettings
 
@@ -78,7 +79,7 @@ def running_service(
     for name, fake in (fakes or {}).items():
         setattr(app.state.engine, name, functools.partial(fake, app.state.engine))
     config = uvicorn.Config(
-        app,
+        Lingering(app),
         log_config=None,
         access_log=False,
         ws="websockets-sansio",

@@ -20,7 +20,6 @@ from .api import live, v0, v1
 from .api import videos as uploaded_videos
 from .cancellation import CancellableRequests
 from .concepts import FindAnswer
-from .connections import Lingering
 from .engine import MODEL_HEADER, Engine
 from .everything import EverythingAnswer, Searches
 from .hosts import TrustedHosts
@@ -202,5 +201,4 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     if adapters:
         app.add_middleware(AdapterRequests, adapters=adapters)
     app.add_middleware(RootPath, root=settings.root_path)
-    app.add_middleware(Lingering)
     return app

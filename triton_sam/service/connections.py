@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -15,9 +15,13 @@ HEAD_SECONDS = 30.0
 HEAD_BYTES = 1 << 20
 """Maximum bytes of the head of a request. h11 accepts less, and httptools, which uvicorn prefers, any number."""
 LINGER_SECONDS = 30.0
-"""Maximum seconds for the rest of a body after the response; nginx's lingering_time."""
+"""Maximum seconds for the rest of a body after the response; nginx's lingering_time.
+
+If the connection stays, uvicorn drops a further rest for HEAD_SECONDS."""
 LINGER_PAUSE = 5.0
 """Maximum seconds without a byte of that rest; nginx's lingering_timeout."""
+LINGERS = "triton_sam.lingers"
+"""Key of the ASGI scope of a request whose response has been sent, and whose body still arrives."""
 
 
 class Lingering:
@@ -35,29 +39,39 @@ class Lingering:
             return
         headers = Headers(scope=scope)
         has_more = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        client_waits = "100-continue" in headers.get("expect", "").lower()
+        is_complete = False
         end: Message | None = None
 
         async def read() -> Message:
-            nonlocal has_more
+            nonlocal has_more, client_waits
+            client_waits = False
             message = await receive()
             has_more = message["type"] == "http.request" and message.get("more_body", False)
             return message
 
         async def answer(message: Message) -> None:
-            nonlocal end
-            if has_more and message["type"] == "http.response.body" and not message.get("more_body", False):
+            nonlocal has_more, is_complete, end
+            if message["type"] == "http.response.start":
+                response = MutableHeaders(scope=message)
+                if client_waits:
+                    has_more = False
+                    response["Connection"] = "close"  # otherwise, its next request would be taken for the body
+                is_complete = "content-length" in response  # for the client, before the last message
+            elif is_complete and has_more and not message.get("more_body", False):
                 message, end = {**message, "more_body": True}, {**message, "body": b""}
             await send(message)
 
-        async def drop() -> None:
-            while has_more:
-                await asyncio.wait_for(read(), LINGER_PAUSE)
-
         await self._app(scope, read, answer)
-        if end is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(drop(), LINGER_SECONDS)
-            await send(end)
+        if end is None:
+            return
+        scope[LINGERS] = True
+        now = asyncio.get_running_loop().time
+        last = now() + LINGER_SECONDS
+        with contextlib.suppress(asyncio.TimeoutError):
+            while has_more and (left := last - now()) > 0:
+                await asyncio.wait_for(read(), min(LINGER_PAUSE, left))
+        await send(end)
 
 
 class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -90,6 +104,11 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().on_message_complete()
         if self.cycle is not None:
             self.cycle.more_body = False  # otherwise, after an early response, the next head would count as a body
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.cycle is not None and self.cycle.scope.get(LINGERS):
+            self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._head_came()

@@ -49,7 +49,7 @@ def serve(
         import uvicorn
 
         from .app import create_app
-        from .connections import limited
+        from .connections import Lingering, limited
     except ImportError as error:
         raise missing("the service needs", "service", error, "local,service") from error
     from . import logs
@@ -67,7 +67,7 @@ def serve(
         app = create_app(replace(settings, url=url))
         send_spans = add_traces(app)
         config = uvicorn.Config(
-            app,
+            Lingering(app),
             host=host,
             port=port,
             access_log=False,

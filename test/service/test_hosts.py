@@ -11,6 +11,7 @@ from support.running_service import NOBODY, problem, service_without_triton
 
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.app import create_app
+from triton_sam.service.connections import Lingering
 from triton_sam.service.hosts import TrustedHosts, check_origin
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import ServiceSettings
@@ -73,7 +74,7 @@ async def test_a_rejected_body_is_read_so_that_the_answer_arrives(headers, statu
             yield part
             read.append(part)
 
-    transport = httpx.ASGITransport(create_app(ServiceSettings(url=NOBODY)))
+    transport = httpx.ASGITransport(Lingering(create_app(ServiceSettings(url=NOBODY))))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.post("/v1/images", content=body(), headers=headers)
     assert (answer.status_code, read) == (status, [b"a", b"b", b"c"])

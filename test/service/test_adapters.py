@@ -127,6 +127,9 @@ def test_qupath_refines_a_mask_and_shows_candidates(http, image64, sam2):
     logits = mask_logits(clicked.mask, get_family("sam2"))
     expected = sam2.segment([CLICK], [1], mask_input=logits[None, None])[0]
     assert refined["properties"]["quality"] == pytest.approx(expected.score, abs=1e-6) != plain["properties"]["quality"]
+    blue = io.BytesIO()
+    Image.fromarray(clicked.mask[..., None] * np.uint8([0, 0, 4])).save(blue, "PNG")
+    assert posted(http, "/sam/", {**body, "b64mask": base64_of(blue.getvalue())}) == [refined]
     cut = base64_of(clicked.to_png()[:-40])
     for mask, words in (("?", "b64mask: send"), (base64_of(b"no image"), "unsupported"), (cut, "b64mask: ")):
         refused = http.post("/sam/", json={**body, "b64mask": mask})

@@ -96,7 +96,7 @@ def read_mask(path: Path) -> BoolArray:
             pixels = np.asarray(image if grey else image.convert("RGB"))
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise PromptError(f"{path} is not an image that can be read as a mask: give a PNG") from error
-    return np.asarray((pixels if grey else pixels.any(axis=2)) != 0)
+    return np.asarray(np.atleast_3d(pixels).any(axis=2))
 
 
 def read_prompts(path: Path) -> list[ObjectPrompt]:

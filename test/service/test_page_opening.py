@@ -165,3 +165,14 @@ def test_an_upload_says_how_far_it_is_and_can_be_cancelled(shapes, tmp_path):
     page.click(240, 200)  # the open image still takes clicks
     page.wait("tritonSam.scene.active.points.length === 2")
     page.open(noise)
+
+
+def test_a_file_over_the_limit_is_not_sent(page, tmp_path):
+    sent = []
+    page.page.on("request", lambda request: sent.append(request.url))
+    for name, mebibytes in (("photo.jpg", 64), ("clip.mp4", 512)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate((mebibytes << 20) + 1)
+        page.page.set_input_files("#file", tmp_path / name)
+        page.wait(f"document.getElementById('banner').textContent.includes('larger than {mebibytes} MiB')")
+    assert not [url for url in sent if url.endswith(("/v1/images", "/v1/videos")) or "?model=" in url]

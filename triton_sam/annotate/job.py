@@ -198,6 +198,8 @@ class Job:
             self.tiling.check()
             if self.task == "masks":
                 raise ConfigurationError("--large is for --with boxes, points, everything and words")
+        if self.images is not None and place_of(self.source).suffix.lower() not in (".txt", ".json"):
+            raise ConfigurationError("--images is for a list (.txt) or a COCO data set (.json)")
         if self.is_search and self.prompts is not None:
             raise ConfigurationError("--prompts is for --with boxes, points and masks")
         if self.class_names and (self.task != "boxes" or self.prompts is None or self.prompts.is_file()):

@@ -106,6 +106,8 @@ class Models(BaseModel):
     models: list[Model]
     image_urls: bool = Field(default=False, description="Whether `POST /v1/images/url` fetches images.")
     heic: bool = Field(default=False, description="Whether an image may be a HEIC photograph.")
+    max_image_bytes: int = Field(description="Maximum bytes of a request with an image.")
+    max_video_bytes: int = Field(description="Maximum bytes of a request with a video.")
 
 
 class ImageInfo(BaseModel):

@@ -125,6 +125,7 @@ ANNOTATE = [
     ("annotate set --out out --with everything --points-per-side 0", "points_per_side"),
     *((f"annotate set --out out --with {task}", "--prompts FILE") for task in ("points", "boxes", "masks")),
     ("annotate page.mp4 --out out --with everything", "cannot be opened as a video"),
+    ("annotate set --out out --with everything --images set", "--images is for a list (.txt) or a COCO data set"),
     ("annotate set --out out --with boxes --prompts images.json", "the COCO file has no annotations"),
     ("annotate set --out out --with everything --level 1", "are for --large"),
     ("annotate set --out out --with everything --format gpkg", "--format gpkg is for --large"),

@@ -60,7 +60,14 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         """List the models that are ready on Triton."""
         default = await engine.pair(None)
         models = [describe(pair, pair == default) for pair in engine.state.pairs.values()]
-        return Models(models=models, image_urls=engine.settings.image_urls, heic=reads_heic())
+        settings = engine.settings
+        return Models(
+            models=models,
+            image_urls=settings.image_urls,
+            heic=reads_heic(),
+            max_image_bytes=settings.max_body,
+            max_video_bytes=settings.max_video,
+        )
 
     @api.post(
         "/images",

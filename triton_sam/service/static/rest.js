@@ -57,9 +57,14 @@ export async function call(path, options = {}, send = fetch) {
   throw new Problem(members);
 }
 
-/** Return {models, image_urls, heic}. */
+/** The maximum bytes of an image and of a video, known after models(). */
+const limits = {};
+
+/** Return {models, image_urls, heic, max_image_bytes, max_video_bytes}. */
 export async function models() {
-  return (await call("/v1/models")).json();
+  const answer = await (await call("/v1/models")).json();
+  Object.assign(limits, { image: answer.max_image_bytes, video: answer.max_video_bytes });
+  return answer;
 }
 
 /** Send JSON, and return the response. */
@@ -70,6 +75,11 @@ export function post(path, body, options = {}) {
 
 /** Upload an image or a video, given by ``kind``; ``heard(part)`` receives the sent part. */
 export async function upload(kind, file, model, signal, heard = () => {}) {
+  if (file.size > limits[kind]) {
+    // A browser may send all of the file before it reads that the service rejects it.
+    const size = Number((limits[kind] / 2 ** 20).toFixed(2));
+    throw new Problem({ status: 413, detail: `the ${kind} is larger than ${size} MiB, the limit of this service` });
+  }
   const body = new FormData();
   body.append(kind, file, file.name || kind);
   const send = (url, options) => sendWithProgress(url, options, heard);

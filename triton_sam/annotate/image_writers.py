@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -32,6 +33,8 @@ Named = TypeVar("Named", ImageRecord, LargeResult)
 
 _NAME_BYTES, _SUFFIX_BYTES = 255, 8
 """The longest file name on most systems, and the length of the longest suffix of a result, `.geojson`."""
+_FOLDS_CASE = ("win32", "darwin")
+"""The platforms whose file names usually do not distinguish capital letters."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -58,17 +61,19 @@ def with_stems(
     for record in records():
         name = PurePosixPath(_inside(record.name))
         stem = str(name if keeps_suffix else name.with_suffix(""))
-        if stem in taken:
-            why = f"{taken[stem]} has the same file {stem}: rename one of them, or use another --format"
+        key = stem.casefold() if sys.platform in _FOLDS_CASE else stem
+        if key in taken:
+            why = f"{taken[key]} has the same file {stem}: rename one of them, or use another --format"
             left.append(Skipped(record.name, "image", why))
         elif not _is_too_long(stem, record, left):
-            taken[stem] = record.name
+            taken[key] = record.name
             yield stem, record
 
 
 def _inside(name: str) -> str:
-    """Return the name of an image as a path below the folder of a format, without `..` and a root."""
-    return "/".join(part for part in posixpath.normpath(name).split("/") if part not in ("", ".."))
+    """Return the name of an image as a path below the folder of a format, without `..`, a root and a drive."""
+    below = os.path.splitdrive(name)[1]
+    return "/".join(part for part in posixpath.normpath(below).split("/") if part not in ("", ".."))
 
 
 def _is_too_long(stem: str, record: Named, left: list[Skipped]) -> bool:
@@ -114,7 +119,10 @@ def write_yolo(folder: Path, records: Records, categories: Categories, trace: Tr
     for stem, record in with_stems(records, left):
         lines = [_yolo_line(classes[each["category_id"]], mask, record, trace) for each, mask in record.with_masks()]
         write_file(folder, f"yolo/labels/{stem}.txt", "".join(lines))
-    names = [f"  {number}: {strict_json.dumps(one_line(categories[each]))}" for each, number in classes.items()]
+    names = [
+        f"  {number}: {strict_json.dumps(one_line(categories[each]), ensure_ascii=False)}"
+        for each, number in classes.items()
+    ]
     lines = ["train: images", "val: images", *(["names:", *names] if names else ["names: {}"])]
     write_file(folder, "yolo/data.yaml", "".join(f"{line}\n" for line in lines))
     return left

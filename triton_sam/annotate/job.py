@@ -18,7 +18,7 @@ import numpy as np
 from ..client.server_models import FIXED_IMAGE, EncoderIdentity
 from ..client.sync import SamTritonClient
 from ..concepts.query import check_parameters
-from ..errors import ConfigurationError, ImageError, ModelNotReadyError
+from ..errors import ConfigurationError, ImageError, ModelNotReadyError, SamError
 from ..everything.parameters import parameters_of
 from ..families import get_family
 from ..families.base import Family, Size
@@ -198,14 +198,7 @@ class Job:
             self.tiling.check()
             if self.task == "masks":
                 raise ConfigurationError("--large is for --with boxes, points, everything and words")
-        if self.images is not None and place_of(self.source).suffix.lower() not in (".txt", ".json"):
-            raise ConfigurationError("--images is for a list (.txt) or a COCO data set (.json)")
-        if self.is_search and self.prompts is not None:
-            raise ConfigurationError("--prompts is for --with boxes, points and masks")
-        if self.class_names and (self.task != "boxes" or self.prompts is None or self.prompts.is_file()):
-            raise ConfigurationError(
-                "--class-names is for --with boxes --prompts FOLDER: COCO, CSV and JSON files name their own classes"
-            )
+        self._check_files()
         if self.texts and self.task != WORDS:
             raise ConfigurationError("--text is for --with words")
         if self.task == WORDS:
@@ -216,6 +209,16 @@ class Job:
             raise ConfigurationError(f"--{next(iter(self.parameters)).replace('_', '-')} is for --with everything")
         if self.task == "masks" and not get_family(self.family).takes_mask:
             raise ConfigurationError(f"{self.family} takes no mask as a prompt: use another --model, or --with boxes")
+
+    def _check_files(self) -> None:
+        if self.images is not None and place_of(self.source).suffix.lower() not in (".txt", ".json"):
+            raise ConfigurationError("--images is for a list (.txt) or a COCO data set (.json)")
+        if self.is_search and self.prompts is not None:
+            raise ConfigurationError("--prompts is for --with boxes, points and masks")
+        if self.class_names and (self.task != "boxes" or self.prompts is None or self.prompts.is_file()):
+            raise ConfigurationError(
+                "--class-names is for --with boxes --prompts FOLDER: COCO, CSV and JSON files name their own classes"
+            )
 
     def _check_words(self) -> None:
         if not self.texts:
@@ -314,6 +317,13 @@ class Job:
         files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
         for file in files:
             yield f"{name_of(file.name)} {hashlib.sha256(file.read_bytes()).hexdigest()}"
+
+
+def is_ready(client: SamTritonClient) -> bool:
+    """Return whether a server answers and has its models ready."""
+    with contextlib.suppress(SamError):
+        return client.is_ready()
+    return False
 
 
 def _digest(lines: Iterable[str]) -> str:

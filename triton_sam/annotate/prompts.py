@@ -171,7 +171,7 @@ _DELIMITERS = ",;\t"
 def read_points(path: Path, source: Source) -> Prompts:
     """Return the points of a file. Categories get ids from 1, in the order of their names."""
     rows = list(_json_objects(path) if path.suffix.lower() == ".json" else _csv_objects(path))
-    titles = sorted({str(row["category"]) for row in rows if row.get("category")})
+    titles = sorted({title for row in rows if (title := _category(row))})
     ids = {title: number for number, title in enumerate(titles or OBJECT.values(), 1)}
     fallback = "" if titles else OBJECT[1]
     found: dict[str, list[Prompt]] = defaultdict(list)
@@ -183,7 +183,7 @@ def read_points(path: Path, source: Source) -> Prompts:
             strays.append(Skipped(str(row["image"]), what, "the source has no such image, or it was skipped"))
             continue
         try:
-            category = ids[str(row.get("category") or fallback)]
+            category = ids[_category(row) or fallback]
             found[name].append(Prompt(what, category, points=_points(row)))
         except KeyError:
             faults[name].append(Skipped(name, what, "it has no category, and others have one"))
@@ -194,6 +194,12 @@ def read_points(path: Path, source: Source) -> Prompts:
         return list(found.get(item.name, ())), list(faults.get(item.name, ()))
 
     return Prompts({number: title for title, number in ids.items()}, find, tuple(strays))
+
+
+def _category(row: Mapping[str, Any]) -> str:
+    """Return the category of an object, which may be the number 0; "" without one."""
+    category = row.get("category")
+    return "" if category is None else str(category)
 
 
 def _points(row: Mapping[str, Any]) -> tuple[Labelled, ...]:
@@ -236,8 +242,8 @@ def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a CSV file, each with the number of its last line.
 
-    The header determines the delimiter. With semicolons, numbers may have a decimal comma, as Excel writes them in many
-    European locales.
+    The header determines the delimiter. With semicolons and tabs, numbers may have a decimal comma, as Excel writes
+    them in many European locales.
     """
     text = read_text(path)
     header = text.partition("\n")[0].strip()
@@ -255,7 +261,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         line = reader.line_num
         for row in reader:
             line = reader.line_num
-            if delimiter == ";":
+            if delimiter != ",":
                 row |= {name: str(row[name]).replace(",", ".") for name in ("x", "y")}
             yield line, row
     except csv.Error as error:  # for example a field above 128 KiB

@@ -18,11 +18,12 @@ from .._common.extras import missing
 from .._common.text import first_line
 from ..errors import ConfigurationError, SamError, ServerError
 from .folder import ImageRecord, RunFolder, Shard
-from .job import Job
+from .job import Job, is_ready
 from .run import annotate
 
 SHARD, ERROR, MESSAGE = "shard", "error", "message"
 """The columns of the pipeline."""
+DEFAULT_ACTORS = 2
 ATTEMPTS = 3
 """Ray cannot restart every actor that dies (its issue 53727). The pipeline then restarts with the missing shards."""
 
@@ -32,7 +33,7 @@ def annotate_with_ray(
     shards: Sequence[Shard],
     job: Job,
     *,
-    actors: int = 2,
+    actors: int = DEFAULT_ACTORS,
     threads: int = 2,
     address: str | None = None,
     done: Callable[[ImageRecord], None] = lambda _: None,
@@ -87,7 +88,7 @@ class _Filler:
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         number = int(row[SHARD])
         try:
-            annotate(self._folder, [(number, self._shards[number])], self._work, self._workers)
+            annotate(self._folder, [(number, self._shards[number])], self._work, self._workers, is_ready=is_ready)
         except SamError as error:
             return {SHARD: number, ERROR: type(error).__name__, MESSAGE: str(error)}
         except OSError as error:

@@ -13,8 +13,11 @@ from ..errors import (
     InferenceError,
     InputError,
     MissingDependencyError,
+    ModelNotReadyError,
     SamError,
     ServerBusyError,
+    ServerError,
+    ServerTimeoutError,
     ServerUnreachableError,
 )
 from .folder import ImageRecord, RunFolder, Shard
@@ -34,6 +37,7 @@ def annotate(
     workers: Sequence[Worker],
     done: Callable[[ImageRecord], None] = lambda _: None,
     progress: Progress = lambda *_: None,
+    is_ready: Callable[[Worker], bool] = lambda _: False,
 ) -> None:
     """Annotate the images of shards that are missing in the folder.
 
@@ -44,8 +48,10 @@ def annotate(
         work: annotates one image with one of the workers. A refused image becomes a record with an error.
         workers: the first arguments of ``work``, for example clients of several servers. Each is used by one thread at
             a time.
+        is_ready: asked after a request that took too long: a worker that is ready goes on with other images, and
+            another one counts as gone.
     """
-    crew = _Crew(work, workers, progress)
+    crew = _Crew(work, workers, progress, is_ready)
     pool = ThreadPoolExecutor(len(workers))
     try:
         _fill(folder, shards, lambda item: pool.submit(crew.annotate, item), 2 * len(workers), done)
@@ -58,13 +64,18 @@ class _Crew(Generic[Worker]):
     """Assigns a worker to each image."""
 
     def __init__(
-        self, work: Callable[[Worker, ImageItem], ImageRecord], workers: Sequence[Worker], progress: Progress
+        self,
+        work: Callable[[Worker, ImageItem], ImageRecord],
+        workers: Sequence[Worker],
+        progress: Progress,
+        is_ready: Callable[[Worker], bool],
     ) -> None:
         self._work = work
         self._progress = progress
+        self._is_ready = is_ready
         self._free: SimpleQueue[Worker | None] = SimpleQueue()
         self._left = len(workers)
-        self._failure: ServerUnreachableError | None = None
+        self._failure: ServerError | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         for worker in workers:
@@ -83,7 +94,7 @@ class _Crew(Generic[Worker]):
                 raise self._failure or ServerUnreachableError("all servers are gone")
             try:
                 record = self._patiently(worker, item)
-            except ServerUnreachableError as error:
+            except (ServerUnreachableError, ModelNotReadyError, ServerTimeoutError) as error:
                 self._failure = error
                 if self._dismiss():
                     raise
@@ -111,8 +122,16 @@ class _Crew(Generic[Worker]):
             except ServerBusyError:
                 if self._stopped.wait(spread(BUSY_PAUSE)):
                     raise
+            except ServerTimeoutError as error:
+                if not self._is_ready(worker):
+                    raise
+                return _failed(item, error)
             except (InputError, MissingDependencyError, InferenceError, OSError, MemoryError) as error:
-                return ImageRecord(item.id, item.name, (0, 0), error=" ".join(_reason(error).split()))
+                return _failed(item, error)
+
+
+def _failed(item: ImageItem, error: Exception) -> ImageRecord:
+    return ImageRecord(item.id, item.name, (0, 0), error=" ".join(_reason(error).split()))
 
 
 def _reason(error: Exception) -> str:

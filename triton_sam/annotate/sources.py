@@ -23,7 +23,7 @@ from ..errors import InputError, VideoError
 from ..families.base import Size
 from ..inputs.formats import LARGE_SUFFIXES, is_image
 from ..inputs.images import ImageSource
-from ..inputs.names import BRACKETS, files_matching, find_file, fixed_part, name_of, normal_form
+from ..inputs.names import BRACKETS, files_matching, find_file, fixed_part, is_hidden, name_of, normal_form
 from ..inputs.remote import content_at, copy_of, exists, is_remote, patiently, place_of, read_json, read_text
 from ..inputs.video import FrameSource, open_frames
 
@@ -216,20 +216,26 @@ def _is_name(root: Path, line: str) -> bool:
 
 
 def _of_folder(folder: Path) -> Source:
-    """Find the images of a folder, and record its other files. The results of runs in subfolders are left out."""
+    """Find the images of a folder, and record its other files.
+
+    Hidden files and the results of runs in subfolders are left out.
+    """
     unread: list[Skipped] = []
 
     def note(path: Path, why: str) -> None:
         unread.append(Skipped(name_of(path.relative_to(folder)), "folder", why))
 
-    files = files_below(folder, note)
+    everything = files_below(folder, note)
+    files = [(name, path) for name, path in everything if not is_hidden(name)]
+    hidden = len(everything) - len(files)
     runs = _runs(name for name, _ in files)
     if runs:
         files = [(name, path) for name, path in files if runs.isdisjoint(PurePosixPath(name).parents)]
     found = _of_paths((name, path) for name, path in files if is_image(path))
     others = left_out((path for _, path in files if not is_image(path)), _NOT_TAKEN)
-    results = (Skipped(str(run), "folder", "it holds the results of a run") for run in sorted(runs))
-    return replace(found, skipped=(*found.skipped, *unread), left_out=(*others, *results))
+    others += tuple(Skipped(str(run), "folder", "it holds the results of a run") for run in sorted(runs))
+    others += (Skipped(".*", _files(hidden), "hidden files are left out"),) * bool(hidden)
+    return replace(found, skipped=(*found.skipped, *unread), left_out=others)
 
 
 def _runs(names: Iterable[str]) -> set[PurePosixPath]:
@@ -255,11 +261,15 @@ def left_out(files: Iterable[Path], reasons: Mapping[str, str]) -> tuple[Skipped
     return tuple(
         Skipped(
             f"*{suffix}" if suffix else "(no suffix)",
-            f"{count} file{'s' * (count > 1)}",
+            _files(count),
             reasons.get(suffix, "their suffix is not that of an image"),
         )
         for suffix, count in sorted(counts.items())
     )
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' * (count > 1)}"
 
 
 def _of_remote(path: Path) -> Source:

@@ -24,10 +24,10 @@ from typing import Any, get_args
 from .._common import strict_json
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import ERRORS, SKIPPED, Part, RunFolder, Shard
-from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task, opened
+from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task, is_ready, opened
 from ..annotate.large import Tiling, close_files, joined
 from ..annotate.large_writers import LARGE_WRITERS
-from ..annotate.ray_engine import annotate_with_ray, ray_data
+from ..annotate.ray_engine import DEFAULT_ACTORS, annotate_with_ray, ray_data
 from ..annotate.run import annotate
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS, Writer
@@ -93,7 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "option writes the files",
     )
     parser.add_argument("--engine", choices=(THREADS, RAY), default=THREADS, help="runs the work (default: threads)")
-    parser.add_argument("--actors", type=int, default=2, metavar="N", help="with --engine ray: processes (default: 2)")
+    parser.add_argument(
+        "--actors", type=int, metavar="N", help=f"with --engine ray: processes (default: {DEFAULT_ACTORS})"
+    )
     parser.add_argument(
         "--address", help="with --engine ray: address of a cluster (default: start Ray on this machine)"
     )
@@ -102,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--large", action="store_true", help="the images are too large for one request: cut them into tiles"
     )
     _task_options.add_tiles(large)
+    _task_options.add_shown(large)
     _task_options.add_search_parameters(parser)
     words = _task_options.add_words_group(parser)
     _task_options.add_texts(words)
@@ -154,11 +157,11 @@ def _annotate(
     progress: _progress.RunProgress,
 ) -> None:
     if args.engine == RAY:
-        options = {"actors": args.actors, "threads": args.threads, "address": args.address}
+        options = {"actors": args.actors or DEFAULT_ACTORS, "threads": args.threads, "address": args.address}
         annotate_with_ray(folder, shards, job.absolute(), **options, done=progress.done)
     else:
         work, workers = job.work(inputs, progress.tell), [*clients] * args.threads
-        annotate(folder, shards, work, workers, progress.done, progress.tell)
+        annotate(folder, shards, work, workers, progress.done, progress.tell, is_ready)
 
 
 def _say_estimate(args: argparse.Namespace, job: Job, clients: Sequence[SamTritonClient], images: int) -> None:
@@ -222,8 +225,9 @@ def _check(args: argparse.Namespace, job: Job) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} must be at least 1, not {value}")
-    if args.address is not None and args.engine != RAY:
-        raise ConfigurationError("--address is for --engine ray")
+    for name in ("address", "actors"):
+        if getattr(args, name) is not None and args.engine != RAY:
+            raise ConfigurationError(f"--{name} is for --engine ray")
     if args.part is not None and args.engine == RAY:
         raise ConfigurationError("give --part or --engine ray, not both: Ray shares the shards itself")
     if args.engine == RAY:

@@ -30,6 +30,11 @@ def path_of(name: str) -> str:
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether a file or one of its folders is hidden, such as macOS's `._IMG_1.jpg`."""
+    return any(part.startswith(".") for part in name.split("/"))
+
+
 def find_file(folder: Path, name: str) -> tuple[str, Path] | None:
     """Find a file by its name in a list or a data set, perhaps from another operating system.
 

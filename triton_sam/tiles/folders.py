@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..inputs.formats import LARGE_SUFFIXES
-from ..inputs.names import name_of
+from ..inputs.names import is_hidden, name_of
 from ..inputs.remote import exists, is_remote, patiently
 
 _MARKS = ("zarr.json", ".zgroup", ".zattrs")
@@ -34,7 +34,8 @@ def large_images_below(folder: Path, others: list[Path] | None = None) -> list[t
     """Return the large images below a folder, sorted, each with its relative path, with "/" as separator.
 
     An OME-Zarr image is a folder, which is not searched except for the series in bioformats2raw's layout. Embeddings
-    are not images. Links to folders are not followed. The folder may be at a URL.
+    are not images. Links to folders are not followed, and hidden files and folders are left out. The folder may be at a
+    URL.
     """
     found: list[Path] = []
     left = others if others is not None else []
@@ -56,6 +57,8 @@ def _walk_remote(root: Path, below: str, found: list[Path], others: list[Path]) 
             found.append(root / below.lstrip("/"))
         return
     for name, kind in sorted(kinds.items()):
+        if is_hidden(name):
+            continue
         path = root / f"{below}/{name}".lstrip("/")
         if kind == "directory":
             _walk_remote(root, f"{below}/{name}", found, others)
@@ -66,13 +69,15 @@ def _walk_remote(root: Path, below: str, found: list[Path], others: list[Path]) 
 def _walk(folder: Path, found: list[Path], others: list[Path]) -> None:
     for where, folders, files in os.walk(folder):
         here = Path(where)
-        known = [name for name in folders if is_zarr(here / name)]
-        folders[:] = [name for name in folders if name not in known]
+        shown = [name for name in folders if not is_hidden(name)]
+        known = [name for name in shown if is_zarr(here / name)]
+        folders[:] = [name for name in shown if name not in known]
         for path in (here / name for name in known):
             if not holds_embeddings(path):
                 found += series_of(path) or [path]
         for name in files:
-            (found if _has_suffix(name) else others).append(here / name)
+            if not is_hidden(name):
+                (found if _has_suffix(name) else others).append(here / name)
 
 
 def _has_suffix(name: str) -> bool:

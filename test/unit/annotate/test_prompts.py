@@ -145,6 +145,14 @@ def test_points_of_a_json_file(source, tmp_path):
     assert [(each.image, each.what) for each in prompts.strays] == [("", "object 12")]
 
 
+def test_a_category_may_be_the_number_0(source, tmp_path):
+    rows = [{"image": "000.png", "points": [[5 + each, 6]], "category": each} for each in (0, 1)]
+    prompts = read_clicks(written(tmp_path / "a.json", rows), source)
+    kept, skipped = usable(prompts, source)
+    assert prompts.categories == {1: "0", 2: "1"}
+    assert ([each.category for each in kept], skipped) == ([1, 2], [])
+
+
 def test_a_point_without_a_category_beside_others_is_skipped(source, tmp_path):
     rows = [{"image": "000.png", "points": [[5, 6]], "category": "cat"}, {"image": "000.png", "points": [[7, 6]]}]
     _, skipped = usable(read_clicks(written(tmp_path / "a.json", rows), source), source)

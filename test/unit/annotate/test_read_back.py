@@ -4,6 +4,7 @@ Below are the contents beside the masks, and names of images that a format canno
 """
 
 import json
+import ntpath
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 import pytest
+import yaml
 from PIL import Image
 from support.rectangles import mask
 
@@ -321,6 +323,26 @@ def test_of_two_images_with_one_file_the_second_is_left_out_and_listed(name, sec
     assert (left.image, left.what) == (second, "image")
     assert "in/a b.png has the same file in/a b" in left.why
     np.testing.assert_array_equal(IMAGES[name][0](tmp_path)[0], PARTS)
+
+
+def test_names_that_windows_and_macos_do_not_distinguish_are_one_file_there(tmp_path, monkeypatch):
+    records = [record_of([PARTS]), record_of([PIXEL], "in/A B.jpg")]
+    assert not WRITERS["geojson"].write(tmp_path / "linux", lambda: records, CATEGORIES, trace_polygons)
+    monkeypatch.setattr("sys.platform", "darwin")
+    (left,) = WRITERS["geojson"].write(tmp_path / "macos", lambda: records, CATEGORIES, trace_polygons)
+    assert left.image == "in/A B.jpg"
+
+
+def test_a_drive_of_windows_is_no_part_of_a_result(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.path.splitdrive", ntpath.splitdrive)
+    WRITERS["yolo"].write(tmp_path, lambda: [record_of([PARTS], "C:/data/a.jpg")], CATEGORIES, trace_polygons)
+    assert (tmp_path / "yolo/labels/data/a.txt").is_file()
+
+
+def test_any_character_of_a_class_is_readable_in_yaml(tmp_path):
+    WRITERS["yolo"].write(tmp_path, lambda: [record_of([PARTS])], {**CATEGORIES, 9: "\N{DOG FACE}"}, trace_polygons)
+    names = yaml.load((tmp_path / "yolo/data.yaml").read_text("utf-8"), yaml.CSafeLoader)["names"]
+    assert "\N{DOG FACE}" in names.values()
 
 
 @pytest.mark.parametrize("name", IMAGES)

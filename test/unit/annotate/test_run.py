@@ -25,7 +25,9 @@ from triton_sam.errors import (
     InferenceError,
     InputError,
     MissingDependencyError,
+    ModelNotReadyError,
     ServerBusyError,
+    ServerTimeoutError,
     ServerUnreachableError,
 )
 
@@ -36,12 +38,15 @@ def good(_: object, item: ImageItem) -> ImageRecord:
     return ImageRecord(item.id, item.name, (4, 3))
 
 
-def annotate(folder: Path, work=good, workers=("a", "b"), items=ITEMS, **parameters) -> list[int]:
+def annotate(
+    folder: Path, work=good, workers=("a", "b"), items=ITEMS, is_ready=lambda _: True, **parameters
+) -> list[int]:
     """Run, and return the ids that were reported."""
     reported: list[int] = []
     run_folder = RunFolder(folder, parameters, ITEMS, shard_size=4)
     with run_folder.opened():
-        run.annotate(run_folder, run_folder.shards(items), work, workers, lambda record: reported.append(record.id))
+        shards = run_folder.shards(items)
+        run.annotate(run_folder, shards, work, workers, lambda record: reported.append(record.id), is_ready=is_ready)
         run_folder.write_reports(())
     return reported
 
@@ -89,6 +94,26 @@ def test_bad_images_are_records_and_lines_of_errors(tmp_path):
         },
         {"image": "8.jpg", "error": "HEIC needs the heic extra", "shard": "shards/00000001.jsonl"},
     ]
+
+
+def test_an_image_that_takes_too_long_costs_itself_alone(tmp_path):
+    late = raising({3: ServerTimeoutError("no answer within 60 s")})
+    assert len(annotate(tmp_path / "out", late, ["a"])) == 10
+    (line,) = lines_of(tmp_path / "out/errors.jsonl")
+    assert (line["image"], line["error"]) == ("3.jpg", "no answer within 60 s")
+
+
+@pytest.mark.parametrize("error", [ServerTimeoutError("no answer"), ModelNotReadyError("sam2_encoder is not ready")])
+def test_the_others_take_over_from_a_server_that_hangs_or_has_lost_its_models(error, tmp_path):
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        if worker == "a":
+            raise error
+        return good(worker, item)
+
+    assert len(annotate(tmp_path / "out", work, is_ready=lambda worker: worker != "a")) == 10
+    assert lines_of(tmp_path / "out/errors.jsonl") == []
+    with pytest.raises(type(error), match=str(error)):
+        annotate(tmp_path / "alone", work, ["a"], is_ready=lambda _: False)
 
 
 def test_a_busy_server_is_waited_for(tmp_path, monkeypatch):

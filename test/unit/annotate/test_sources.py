@@ -144,7 +144,7 @@ def test_lists_and_prompts_name_files_as_other_systems_do(spelling, encoding, wr
     [
         "image,x,y,label\n{},5.5,6,0\n{},7,8.5,1.0\n",
         "image;x;y;label\n{};5,5;6;0\n{};7;8,5;1\n",
-        "Image\tX\tY\tLabel\n{}\t5.5\t6\t0\n{}\t7\t8.5\t1\n",
+        "Image\tX\tY\tLabel\n{}\t5,5\t6\t0\n{}\t7\t8.5\t1\n",
         '"image", "x", "y", "label"\n"{}", 5.5, 6, 0\n"{}", 7, 8.5, 1\n',
     ],
     ids=["commas", "Excel in half of Europe", "tabs", "quoted"],
@@ -198,6 +198,8 @@ def test_a_folder_is_searched_with_its_subfolders_and_other_files_are_counted_by
     write_images(tmp_path, 2)
     for name in ("a.xml", "b/c.XML", "slide.svs", "clip.mp4", "README"):
         (tmp_path / name).touch()
+    write_images(tmp_path / ".Trash-1000", 1)
+    (tmp_path / "b/._000.png").touch()
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     (tmp_path / "link").symlink_to(tmp_path / "b")
     source = read_source(str(tmp_path))
@@ -207,6 +209,7 @@ def test_a_folder_is_searched_with_its_subfolders_and_other_files_are_counted_by
         ("*.mp4", "1 file", "a video is a source of its own"),
         ("*.svs", "1 file", "large images are annotated with --large"),
         ("*.xml", "2 files", "their suffix is not that of an image"),
+        (".*", "2 files", "hidden files are left out"),
     ]
     assert [(each.image, each.what) for each in source.skipped] == [("gone.jpg", "image"), ("link", "folder")]
 

@@ -30,6 +30,8 @@ PREDICT = [
     ("predict photo.png --point nan,1", "NaN"),
     ("predict photo.png --box 30,30,10,10", "swapped corners"),
     ("predict photo.png --box 0,0,9,9 --box 9,9,20,20 --point 1,1", "several boxes"),
+    ("predict photo.png --point 1,1 --clip-to-box", "--clip-to-box is for --box"),
+    ("predict photo.png --box 0,0,9,9 --keep-clicked", "--keep-clicked is for --point"),
     # files
     ("predict photo.png --point 1,1 --out no/mask.png", "there is no folder"),
     ("predict photo.png --point 1,1 --overlay no/mask.png", "there is no folder"),
@@ -54,6 +56,7 @@ PREDICT = [
     ("predict photo.png --point 1,1 --url ftp://x", "scheme"),
     ("predict photo.png --point 1,1", "triton-sam serve"),
     ("predict photo.png --point 1,1 --local --url x", "give --url or --local, not both"),
+    ("predict photo.png --point 1,1 --model-repository models", "--model-repository is for --local"),
 ]
 WORDS = [
     ("predict photo.png --threshold 0.2 --point 1,1", "--threshold is for --text and --example"),
@@ -70,11 +73,13 @@ WORDS = [
     ("predict photo.png --not-example 1,1,9,9", "at least one with label 1"),
 ]
 EVERYTHING = [
-    ("everything photo.png --overlay a.png --label-image a.png", "two files of this command"),
-    ("everything photo.png --overlay photo.png", "two files of this command"),
+    ("everything photo.png --overlay a.png --label-image a.png", "or another result: name another file"),
+    ("everything photo.png --overlay photo.png", "photo.png is an image of this command"),
+    ("everything photo.png --label-image labels.tif", "--label-image labels.tif: the name must end in .png"),
+    ("everything *.gif", "no file fits this pattern"),
     ("everything photo.png --coco none/coco.json", "there is no folder"),
     ("everything photo.png --out clip", "it is a folder"),
-    ("everything photo.png photo.png --overlay .", "cannot write .: it is a folder"),
+    ("everything photo.png small.png --overlay none/a.png", "there is no folder"),
 ]
 TRACK = [
     ("track clip --out out --format png", "nothing to track"),
@@ -130,6 +135,7 @@ ANNOTATE = [
     ("annotate set --out out --with everything --level 1", "are for --large"),
     ("annotate set --out out --with everything --format gpkg", "--format gpkg is for --large"),
     ("annotate set --out out --with everything --address auto", "--address is for --engine ray"),
+    ("annotate set --out out --with everything --actors 4", "--actors is for --engine ray"),
     ("annotate set --out out --with everything --engine ray --part 0/2", "--part or --engine ray"),
     ("annotate set --out out --with everything --engine ray --actors 0", "--actors must be at least 1"),
     # words
@@ -150,6 +156,8 @@ LARGE = [
     ("large slide.tif -q --everything --level 7", "level must be 0, the only one of slide.tif, not 7"),
     ("large slide.tif --point 1,1 --overlay gone/a.png", "cannot write gone/a.png: there is no folder gone"),
     ("large slide.tif --everything --out clip", "cannot write clip: it is a folder"),
+    ("large slide.tif --point 1,1 --out slide.tif", "slide.tif is an image of this command"),
+    ("large slide.tif --point 1,1 --overlay slide.tif", "--overlay slide.tif: the name must end in .png"),
     ("large photo.png --point 3,4", "photo.png cannot be read as a large image: give a TIFF file"),
     ("large photo.png --point 3,4", "use `triton-sam predict`"),
     ("large clip --point 1,1", "clip is a folder, but not one of an OME-Zarr image: give a TIFF file"),
@@ -198,7 +206,11 @@ MODELS = [
     ("download sam2 tiny", "--model-repository is for SAM3's ONNX files"),
     ("download sam3 checkpoint", "--model-repository is for SAM3's ONNX files"),
     ("setup sam1 --standard-operators", "is for sam2, not for sam1"),
+    ("setup sam1 --checkpoint x.pt --mirror http://x", "--mirror is for official files"),
+    ("setup sam1 --checkpoint x.pt --directory x", "--directory is for downloads"),
     ("models --model-repository no/such", "no/such"),
+    ("models --catalogue --url x", "--catalogue lists what can be downloaded"),
+    ("service --model-repository models", "--model-repository is for --local"),
 ]
 HUB = [
     ("download sam3 tiny", "'tiny': one of fp32, fp16, checkpoint"),
@@ -206,6 +218,7 @@ HUB = [
     ("setup sam3 --directory x", "--directory is for checkpoints"),
     ("download sam3 --directory x", "--directory is for checkpoints"),
     ("setup sam3 --precision int8", "fp32, fp16"),
+    ("setup sam3 --trace", "--trace is for checkpoints"),
     ("setup sam2 --concepts", "sam2 has no models for words: leave --concepts out"),
     ("setup sam3 fp16 --concepts", "--concepts needs the checkpoint: triton-sam setup sam3 --concepts"),
     ("setup sam3 fp16 --video", "--video needs the checkpoint: triton-sam setup sam3 --video"),
@@ -231,6 +244,7 @@ MEASUREMENTS = [
     ("evaluate videos --dataset clips --dataset clips", "needs a name of its own"),
     ("evaluate images --dataset clips", "by two commands"),
     ("evaluate --dataset clips --dataset coins", "by two commands"),
+    ("demo --url x --model-repository models", "leave it out, or --url"),
     ("demo --out page.jpg", "page.jpg is a file: give a folder"),
     ("doctor --metrics-url nonsense", "not the URL of metrics"),
     ("doctor --metrics-url http://[", "not the URL of metrics"),
@@ -247,6 +261,7 @@ MISSING = [
 USAGE = [
     ("large slide.tif --point 1,1 --everything", "unrecognized arguments: --point 1,1"),
     ("large everything slide.tif --view 0,0,9,9", "unrecognized arguments: --view 0,0,9,9"),
+    ("large slide.tif --point 1,1 --level 1", "unrecognized arguments: --level 1"),
     ("large precompute slide.tif --out x", "unrecognized arguments: --out x"),
     ("evaluate --dataset coins --prompt box", "unrecognized arguments: --prompt box"),
     ("alias nonsense", "invalid choice: 'nonsense'"),

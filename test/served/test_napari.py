@@ -168,7 +168,8 @@ def test_a_stack_is_followed_as_the_video_client_does_it(server):
         expected.update((frame, found[7].mask) for frame, found in video.propagate(start=2, reverse=True))
     clients = Clients(server.grpc_url, model)
     with contextlib.closing(clients), plugin(clients, Source([frames], rgb=True)) as running:
-        running.requests.track({((2,), 7): point}, (0,), 0)
+        over_the_border = Prompt((), (), (-1.0, 5.0, 20.0, 25.0))
+        running.requests.track({((2,), 7): point, ((2,), 8): over_the_border}, (0,), 0)
         shown = {}
         while not isinstance(event := running.events.get(timeout=120), Ended):
             if isinstance(event, Masks):

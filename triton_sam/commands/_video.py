@@ -18,6 +18,7 @@ from ..families import tracking_families
 from ..inputs.images import open_image
 from ..inputs.video import FrameSource, open_frames
 from ..inputs.video.base import BEST_QUALITY
+from ..inputs.video.sequences import frame_files
 from ..tracks.formats import DEFAULT_RATE
 from ..tracks.prompts import ObjectPrompt, merge, read_prompts
 from . import _options
@@ -64,9 +65,10 @@ def open_input(text: str, quality: int | None = None) -> VideoInput:
         return _live(text, frames)
     path = Path(text)
     identity: dict[str, Any] = {"name": path.resolve().name, "frames": frames.num_frames, "size": list(frames.size)}
-    if path.is_dir():
-        return VideoInput(path.resolve().name, frames, DEFAULT_RATE, False, identity)
-    return VideoInput(path.stem, frames, frames.rate or DEFAULT_RATE, False, identity | {"bytes": path.stat().st_size})
+    is_folder = path.is_dir()
+    identity["bytes"] = sum(file.stat().st_size for file in (frame_files(path) if is_folder else [path]))
+    name = path.resolve().name if is_folder else path.stem
+    return VideoInput(name, frames, frames.rate or DEFAULT_RATE, False, identity)
 
 
 def _live(name: str, frames: FrameSource) -> VideoInput:
@@ -91,7 +93,7 @@ def add_video_client(parser: argparse.ArgumentParser) -> None:
     _options.add_url(parser)
     _options.add_access(parser)
     _options.add_local(parser)
-    _options.add_repository(parser)
+    _options.add_repository(parser, _options.OF_LOCAL)
 
 
 def make_client(

@@ -29,7 +29,7 @@ from .._common.signals import ends_by_interrupt
 from ..client.video.words import chosen_frames
 from ..errors import ConfigurationError, PromptError, SamError
 from ..tracks.folder import MANIFEST, TrackFolder
-from ..tracks.formats import TRACK_FORMATS, TrackedVideo, encoder_name
+from ..tracks.formats import RECORDS, TRACK_FORMATS, TrackedVideo, encoder_name
 from ..tracks.prompts import ObjectPrompt
 from ..tracks.records import MaskRecord
 from . import _options, _server, _task_options, _track_words, _video
@@ -117,6 +117,10 @@ def run(args: argparse.Namespace) -> int:
             for path in folder.finish(finished):
                 _options.say(args, f"wrote {path}")
     _print_objects(folder, _track_words.texts(args.out) if args.text else {})
+    if folder.full:
+        raise ConfigurationError(
+            f"{'; '.join(folder.full)}. {args.out / RECORDS} has all frames, and --format coco needs no tracking again"
+        )
     if stop is not None:
         raise stop
     return 0
@@ -163,7 +167,7 @@ def _server_for_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> st
     """Return the URL of the server; a local one also serves the tracking, until the stack is closed."""
     urls = stack.enter_context(_server.server_urls(args))
     if args.local:
-        args.local, args.url = False, urls[0]
+        args.local, args.model_repository, args.url = False, None, urls[0]
     return urls[0]
 
 

@@ -56,6 +56,8 @@ class TrackFolder:
         self._ids = None if object_ids is None else sorted(object_ids)
         self._parameters = json.loads(strict_json.dumps(parameters))  # tuples become lists, as in a manifest
         self._records: dict[int, tuple[MaskRecord, ...]] = {}
+        self.full: list[str] = []
+        """For each format that could not hold the id of a found object, what is missing in it."""
         self._check_largest(self._ids or ())
 
     @contextlib.contextmanager
@@ -67,7 +69,8 @@ class TrackFolder:
             resume: whether the source can be read again from its beginning. A stream cannot.
 
         Raises:
-            ConfigurationError: the folder has results of other parameters or of a stream, its manifest is damaged,
+            ConfigurationError: the folder has results of other parameters, of a stream, or with an id that a format
+                cannot hold, its manifest is damaged,
                 files that are not from an earlier run are in the way, it or a parent is a file, or another process
                 writes to it.
             InputError: the file of records is damaged.
@@ -78,6 +81,7 @@ class TrackFolder:
             if self._prepare(overwrite, resume):
                 for record in read_records(self.folder / RECORDS):
                     self._records[record.frame] = (*self._records.get(record.frame, ()), record)
+                self._check_largest([record.object_id for records in self._records.values() for record in records])
             for form in self.formats:
                 if form.image_file is not None:
                     (self.folder / form.file).mkdir(exist_ok=True)
@@ -130,12 +134,11 @@ class TrackFolder:
 
         Raises:
             InferenceError: an object is missing.
-            ConfigurationError: a format cannot hold the id of a found object.
             OSError: a file cannot be written.
         """
         ids = sorted(masks)
         if self._ids is None:
-            self._check_largest(ids)
+            self._end_full_formats(frame, ids)
         elif ids != self._ids:
             raise InferenceError(f"frame {frame}: the server tracked the objects {ids}, not {self._ids}")
         for form, path in self._image_files(frame):
@@ -186,12 +189,20 @@ class TrackFolder:
 
     def _check_largest(self, ids: Sequence[int]) -> None:
         for form in self.formats:
-            if form.largest_id is not None and ids and ids[-1] > form.largest_id:
-                smaller = "use smaller ids or" if self._ids is not None else "find fewer objects (--limit) or use"
+            if not form.holds(ids):
                 raise ConfigurationError(
-                    f"--format {form.name} holds object ids up to {form.largest_id}, not {ids[-1]}: "
-                    f"{smaller} another --format"
+                    f"--format {form.name} holds object ids up to {form.largest_id}, not {max(ids)}: "
+                    "use another --format, or smaller ids"
                 )
+
+    def _end_full_formats(self, frame: int, ids: Sequence[int]) -> None:
+        """End the formats that cannot hold the ids of found objects; the records hold the masks of all frames."""
+        full = [form for form in self.formats if not form.holds(ids)]
+        self.full += [
+            f"--format {form.name} holds object ids up to {form.largest_id}, so it ends before frame {frame}"
+            for form in full
+        ]
+        self.formats = [form for form in self.formats if form not in full]
 
     def _image_files(self, frame: int) -> list[tuple[TrackFormat, Path]]:
         return [

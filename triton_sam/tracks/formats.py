@@ -204,6 +204,10 @@ class TrackFormat:
     needs_images: bool = False
     needs_logits: bool = False
 
+    def holds(self, ids: Iterable[int]) -> bool:
+        """Return whether the format can hold all object ids."""
+        return self.largest_id is None or max(ids, default=0) <= self.largest_id
+
 
 def label_map(masks: Mapping[int, VideoSegment]) -> NDArray[np.uint8]:
     """Merge the masks of one image, so that each pixel belongs to one object at most.

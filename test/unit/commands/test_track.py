@@ -171,6 +171,17 @@ def test_a_complete_run_is_repeated_only_for_a_lost_file(video_server, clip, tmp
     assert files(out) == before
 
 
+def test_other_images_of_the_same_names_are_another_video(video_server, clip, tmp_path, capsys):
+    options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "rle")
+    assert track(*options) == 0
+    first = min(clip.iterdir())
+    with Image.open(first) as image:
+        noise = np.random.default_rng(0).integers(0, 256, (image.height, image.width, 3), np.uint8)
+    Image.fromarray(noise).save(first)
+    assert track(*options) == 1
+    assert "has the results of another video" in capsys.readouterr().err
+
+
 def test_other_parameters_are_refused_and_overwritten(video_server, clip, tmp_path, capsys):
     out = tmp_path / "out"
     assert track(clip, *POINTS, "--out", out, "--format", "png") == 0

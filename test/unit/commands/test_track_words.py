@@ -176,6 +176,29 @@ def test_masks_are_written_while_the_video_is_tracked(disc_server, clip, tmp_pat
     assert "object 1 (bus): in 4 of 6 frames" in capsys.readouterr().out
 
 
+def test_ids_that_png_cannot_hold_end_png_alone(disc_server, clip, tmp_path, capsys, monkeypatch):
+    add_rules(disc_server)
+    out, runs = tmp_path / "out", []
+
+    def track_words(*_: Any, **options: Any) -> Iterator[tuple[int, dict]]:
+        runs.append(1)
+        for frame in range(6):
+            yield frame, {each: segment(frame, each) for each in ([7] if frame < 4 else [7, 256])}
+
+    monkeypatch.setattr(word_tracking, "track_words", track_words)
+    command = (clip, "--text", "bus", "--out", out, "-q")
+    assert track(disc_server, *command, "--format", "png") == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "--format png holds object ids up to 255, so it ends before frame 4. " in line
+    assert f"{out}/masks.jsonl has all frames" in line
+    assert rows_of(out) == [*((frame, 7) for frame in range(4)), (4, 7), (4, 256), (5, 7), (5, 256)]
+    assert len(list((out / "masks").iterdir())) == 4
+    assert track(disc_server, *command, "--format", "coco") == 0
+    assert track(disc_server, *command, "--format", "png") == 1
+    assert "use another --format" in capsys.readouterr().err
+    assert len(runs) == 1
+
+
 def test_the_folder_is_checked_before_the_video_is_searched(disc_server, by_rules, clip, tmp_path, capsys):
     add_rules(disc_server)
     taken = tmp_path / "taken"

@@ -44,14 +44,18 @@ def folder_frames(folder: str | os.PathLike[str]) -> ImageFrames:
     The files are sent unchanged. Other files and hidden files are ignored.
     """
     path = Path(folder)
+    return ImageFrames(frame_files(path), name=str(path))
+
+
+def frame_files(folder: Path) -> list[Path]:
     try:
-        names = [entry.name for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES]
+        names = [entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES]
     except OSError as error:
-        raise VideoError(f"{path} cannot be read: {error.strerror}") from error
+        raise VideoError(f"{folder} cannot be read: {error.strerror}") from error
     files = sorted((name for name in names if not name.startswith(".")), key=natural_order)
     if not files:
-        raise VideoError(f"{path} holds no frames: give a folder with image files ({', '.join(SUFFIXES)})")
-    return ImageFrames([path / name for name in files], name=str(path))
+        raise VideoError(f"{folder} holds no frames: give a folder with image files ({', '.join(SUFFIXES)})")
+    return [folder / name for name in files]
 
 
 def natural_order(name: str) -> tuple[list[tuple[int, str]], str]:

@@ -108,7 +108,8 @@ def follow(
     total = len(frames) + (1 if first else 0)
     with connect() as client, client.open(frames) as video:
         for frame, number, prompt in placed:
-            video.add(frame, number, list(prompt.points) or None, list(prompt.labels) or None, prompt.box)
+            inside = prompt.within(frames.size)
+            video.add(frame, number, list(inside.points) or None, list(inside.labels) or None, inside.box)
         for reverse in (False, True) if first else (False,):
             for frame, segments in video.propagate(start=first, reverse=reverse, logits=False):
                 patches = {number: patch_of(segment.mask) for number, segment in segments.items()}

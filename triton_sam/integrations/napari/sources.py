@@ -113,6 +113,10 @@ class Frames(Sequence[Image.Image]):
             raise IndexError(index)
         return Image.fromarray(self._source.pixels(self.plane(index)))
 
+    @property
+    def size(self) -> Size:
+        return self._source.size
+
     def plane(self, index: int) -> Plane:
         return (*self._plane[: self.axis], int(index), *self._plane[self.axis + 1 :])
 

@@ -6,12 +6,12 @@ runs the decoder in its own process.
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import re
 import secrets
 import shutil
 import time
-import urllib.error
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +57,7 @@ def session_metrics(metrics_url: str | None, model: str) -> dict[str, float]:
                 for name, owner, value in _SAMPLE.findall(answer.read().decode("utf-8", "replace")):
                     if owner == model:
                         found[name] += float(value)
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return {}
     return dict(found)
 

@@ -83,7 +83,7 @@ def _write_overlay(clip: Clip, records: Mapping[int, list[MaskRecord]], out: Pat
 @contextlib.contextmanager
 def _found_or_local(args: argparse.Namespace) -> Iterator[str | None]:
     """Yield the URL of the given server, a running server with a video model, or a new local server."""
-    if args.url is not None or _runs(args):
+    if args.url is not None or (not args.model_repository and _runs(args)):
         yield args.url
         return
     repository = _options.repository(args)

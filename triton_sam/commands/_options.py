@@ -22,6 +22,7 @@ from ..repository.folder import default_repository, writable_repository
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
 MODELS_VARIABLE = "TRITON_SAM_MODELS"
 ADMIN_VARIABLE = "TRITON_SAM_ADMIN"
+OF_LOCAL = "model repository of --local"
 
 
 def add_url(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -63,7 +64,7 @@ def add_local(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_repository(parser: argparse.ArgumentParser) -> None:
+def add_repository(parser: argparse.ArgumentParser, what: str = "model repository") -> None:
     """Add --model-repository, also spelled --output-dir."""
     add_spellings(
         parser,
@@ -71,7 +72,7 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
         "--output-dir",
         type=Path,
         metavar="DIR",
-        help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or that of this installation: "
+        help=f"{what} (default: $TRITON_SAM_REPOSITORY, ./model_repository, or that of this installation: "
         "`triton-sam doctor` names it)",
     )
 
@@ -135,7 +136,7 @@ def add_client(parser: argparse.ArgumentParser, *, several_urls: bool = False, f
     add_url(parser, several=several_urls)
     add_access(parser)
     add_local(parser)
-    add_repository(parser)
+    add_repository(parser, OF_LOCAL)
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
@@ -205,6 +206,11 @@ def repository(args: argparse.Namespace, *, writes: bool = False) -> Path:
     if args.model_repository is not None:
         return Path(args.model_repository)
     return writable_repository() if writes else default_repository()
+
+
+def refuse_idle_repository(args: argparse.Namespace) -> None:
+    if not args.local and getattr(args, "model_repository", None) is not None:
+        raise ConfigurationError("--model-repository is for --local: a running server has its own models")
 
 
 def write_png(path: Path, image: Image.Image) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import io
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,11 @@ class Source:
         """The name of the file without its folders."""
         path = unquote(urlsplit(self.name).path) if _is_url(self.name) else self.name
         return Path(path).name or "image"
+
+    @property
+    def given_name(self) -> str:
+        """The name with its folders, with "/" as separator."""
+        return self.name if _is_url(self.name) else Path(self.name).as_posix()
 
 
 @dataclass(frozen=True)
@@ -177,13 +183,17 @@ def numbered(path: Path, count: int) -> list[Path]:
     return [path if index == 0 else path.with_stem(f"{path.stem}_{index}") for index in range(count)]
 
 
-def check_targets(masks: Sequence[Path], drawn: Sequence[Path], sources: Sequence[Source]) -> None:
-    """Check that all results can be written without overwriting each other or an image."""
+def check_targets(masks: Sequence[Path], drawn: Sequence[Path], images: Iterable[str]) -> None:
+    """Check that all results can be written without overwriting each other or an image.
+
+    Args:
+        images: the names of the images.
+    """
     _options.check_writable([*masks, *drawn])
     for path in drawn:
         if path.resolve() in {mask.resolve() for mask in masks}:
             raise ConfigurationError(f"--out and --overlay both write {path}: name another file")
-    taken = {Path(source.name).resolve() for source in sources if source.name != STREAM}
+    taken = {Path(name).resolve() for name in images if name != STREAM}
     for path in [*masks, *drawn]:
         if path.resolve() in taken:
             raise ConfigurationError(f"{path} is an image of this command, or another result: name another file")
@@ -194,8 +204,7 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
     """Write the masks of all images and return the paths; standard output has no path."""
     files: list[tuple[Path, bytes]] = []
     if form.several:
-        documents = [(source.file_name, open_image(source.content).size, masks) for source, masks in found]
-        files.append((Path(out), strict_json.dumps(coco_document(documents)).encode()))
+        files.append((Path(out), coco_of(found)))
     else:
         for source, masks in found:
             path = target(out, source.stem, len(found) > 1)
@@ -210,6 +219,20 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
     for path, content in files:
         atomic_write(path, content)
     return [path for path, _ in files]
+
+
+def coco_of(found: Sequence[tuple[Source, Sequence[Segment]]]) -> bytes:
+    """Return a COCO file. Images whose files have the same name keep their folders in it."""
+    names = Counter(source.file_name for source, _ in found)
+    documents = [
+        (
+            source.file_name if names[source.file_name] == 1 else source.given_name,
+            open_image(source.content).size,
+            masks,
+        )
+        for source, masks in found
+    ]
+    return strict_json.dumps(coco_document(documents)).encode()
 
 
 def write_logits(path: Path, segments: Sequence[Segment]) -> None:

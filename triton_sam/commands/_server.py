@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check --url and --local early, for commands that run long before they use the server."""
+    """Check --url, --local and --model-repository early, for commands that run long before they use the server."""
+    _options.refuse_idle_repository(args)
     if not args.local:
         return
     if args.url is not None:

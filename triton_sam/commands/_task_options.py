@@ -181,12 +181,16 @@ def family_for_words(given: str | None) -> str:
 
 
 def add_tiles(group: Any) -> None:
-    """Add the options to a parser or a group of a parser."""
+    """Add the options for tiles to a parser or a group of a parser."""
     group.add_argument(
         "--level", type=int, default=0, metavar="N", help="level of the pyramid to read (default: 0, the largest)"
     )
     group.add_argument("--tile", type=int, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
     group.add_argument("--overlap", type=int, default=256, metavar="PIXELS", help="overlap of tiles (default: 256)")
+
+
+def add_shown(group: Any) -> None:
+    """Add the options that select what is shown of a large image."""
     group.add_argument(
         "--channels", type=channels, default=(0, 1, 2), metavar="R,G,B", help="channels to show (default: 0,1,2)"
     )

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_access(parser)
     _options.add_local(parser)
     _options.add_decoder_in_session(parser)  # with --local
-    _options.add_repository(parser)
+    _options.add_repository(parser, _options.OF_LOCAL)
     _options.add_name(parser, "variant to measure, for example sam2.1_large")
     parser.add_argument(
         "--weights",

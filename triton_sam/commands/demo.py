@@ -22,7 +22,7 @@ from PIL import Image
 from .._common import strict_json
 from .._common.bundle import bundled, checkout
 from ..client.sync import SAM2TritonClient
-from ..errors import SamError
+from ..errors import ConfigurationError, SamError
 from ..inputs.images import encoder_input, open_image
 from ..masks.boxes import intersection_over_union
 from ..masks.drawing import overlay
@@ -70,6 +70,8 @@ class Report:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.url is not None and args.model_repository is not None:
+        raise ConfigurationError("--model-repository is for a local server: leave it out, or --url")
     out = args.out or _default_output()
     report = Report()
     out.mkdir(parents=True, exist_ok=True)  # before the server starts, so that a wrong path is reported immediately
@@ -127,7 +129,7 @@ def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]
     if args.url is not None:
         yield args.url, f"using the server at {args.url}"
         return
-    running = _running_server(args)
+    running = None if args.model_repository else _running_server(args)
     if running is not None:
         yield running, f"using the server that runs at {running}"
         return

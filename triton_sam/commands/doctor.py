@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import importlib.metadata
 import platform
 import re
 import shutil
 import socket
 import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -370,7 +370,7 @@ def server_gpus(metrics_url: str | None) -> bool | None:
     try:
         with urllib.request.urlopen(metrics_url, timeout=5) as answer:  # noqa: S310 - http and https only
             metrics = answer.read().decode("utf-8", "replace")
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return None
     return bool(re.search(r"(?m)^nv_gpu_", metrics))
 

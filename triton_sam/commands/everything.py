@@ -24,20 +24,23 @@ from .._common.files import atomic_write
 from .._common.signals import ends_by_interrupt
 from ..client.everything import Progress, last_of
 from ..client.sync import SAM2TritonClient
-from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
 from ..everything.search import FoundObject, SearchProgress
 from ..inputs.images import open_image
 from ..masks.boxes import corner_and_size
-from ..masks.coco import coco_document
 from ..masks.drawing import overlay_objects
 from ..masks.label_map import label_map_of, label_map_png
 from . import _options, _progress, _server, _task_options
-from ._predict_files import target
+from ._predict_files import IMAGES, Source, check_suffix, check_targets, coco_of, read_sources, target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image file: JPEG, PNG, WebP, TIFF, ...")
+    parser.add_argument(
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="image file: JPEG, PNG, WebP, TIFF, ...; a pattern; an http(s) URL; - for stdin",
+    )
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the image with all masks drawn in")
     parser.add_argument("--coco", type=Path, metavar="JSON", help="write the masks of all images as one COCO file")
     parser.add_argument(
@@ -56,47 +59,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    _check_files(args)
+    for option, path in (("--overlay", args.overlay), ("--label-image", args.label_image)):
+        if path:
+            check_suffix(option, path, IMAGES)
     cleanup = _task_options.cleanup_of(args, of_prompts=False)
     parameters = parameters_of(args.model, {**_task_options.search_parameters(args), "cleanup": cleanup})
-    for path in args.images:
-        open_image(path)  # before a server starts, so that a wrong path is reported immediately
+    sources = read_sources(args.images)
+    _check_files(args, sources)
+    for source in sources:
+        open_image(source.content)  # before a server starts, so that a wrong path is reported immediately
     with ends_by_interrupt(), _server.connected(args) as client:
-        found = [(path, _segment(args, client, path, parameters)) for path in args.images]
-    lines = "".join(line for path, segments in found for line in _lines(path, segments))
+        found = [(source, _segment(args, client, source, parameters, len(sources) > 1)) for source in sources]
+    lines = "".join(line for source, segments in found for line in _lines(source, segments))
     if args.out is None:
         sys.stdout.write(lines)
     else:
         atomic_write(args.out, lines.encode())
         _options.say(args, f"wrote {args.out}")
     if args.coco:
-        documents = [(path.name, open_image(path).size, segments) for path, segments in found]
-        atomic_write(args.coco, strict_json.dumps(coco_document(documents)).encode())
+        atomic_write(args.coco, coco_of(found))
         _options.say(args, f"wrote {args.coco}")
         _options.say_left_out(args, args.coco, (each for _, segments in found for each in segments))
     return 0
 
 
 def _segment(
-    args: argparse.Namespace, client: SAM2TritonClient, path: Path, parameters: Parameters
+    args: argparse.Namespace, client: SAM2TritonClient, source: Source, parameters: Parameters, several: bool
 ) -> Sequence[FoundObject]:
     """Segment one image and write its files."""
-    with _progress.bar(args, desc=path.name, unit="point") as shown:
-        found = last_of(client.search_steps(path, parameters), _shown_by(shown, parameters))
+    with _progress.bar(args, desc=source.file_name, unit="point") as shown:
+        found = last_of(client.search_steps(source.content, parameters), _shown_by(shown, parameters))
     segments = found.objects
     if not segments:
-        _options.say(args, f"{path}: no mask is left. {found.reason}")
-    several = len(args.images) > 1
+        _options.say(args, f"{source.name}: no mask is left. {found.reason}")
     if args.overlay:
-        drawn = overlay_objects(path, [segment.mask for segment in segments])
-        place = target(args.overlay, path.stem, several)
+        drawn = overlay_objects(source.content, [segment.mask for segment in segments])
+        place = target(args.overlay, source.stem, several)
         _options.write_png(place, drawn)
         _options.say(args, f"wrote {place}")
     if args.label_image:
-        width, height = open_image(path).size
+        width, height = open_image(source.content).size
         masks = [segment.mask for segment in segments]
         labels = label_map_of(masks) if masks else np.zeros((height, width), np.uint16)
-        atomic_write(place := target(args.label_image, path.stem, several), label_map_png(labels))
+        atomic_write(place := target(args.label_image, source.stem, several), label_map_png(labels))
         _options.say(args, f"wrote {place}")
     return segments
 
@@ -119,11 +124,11 @@ def _shown_by(shown: Any, parameters: Parameters) -> Progress:
     return show
 
 
-def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
+def _lines(source: Source, segments: Sequence[FoundObject]) -> Iterator[str]:
     """Yield one line of JSON for each mask. ``object`` is its number in the label image, from 1."""
     for number, segment in enumerate(segments, 1):
         record = {
-            "image": str(path),
+            "image": source.name,
             "object": number,
             "area": segment.area,
             "bbox": corner_and_size(segment.box),
@@ -136,15 +141,10 @@ def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
         yield strict_json.dumps(record) + "\n"
 
 
-def _check_files(args: argparse.Namespace) -> None:
+def _check_files(args: argparse.Namespace, sources: Sequence[Source]) -> None:
     """Check that all results can be written without overwriting each other or an image."""
     drawn = [given for given in (args.overlay, args.label_image) if given]
     _options.check_writable(drawn)  # the image's name is added to a file name, so a folder is invalid
-    targets = [target(given, image.stem, len(args.images) > 1) for given in drawn for image in args.images]
+    targets = [target(given, source.stem, len(sources) > 1) for given in drawn for source in sources]
     targets += [given for given in (args.coco, args.out) if given]
-    taken = {image.resolve() for image in args.images}
-    for path in targets:
-        _options.check_writable([path])
-        if path.resolve() in taken:
-            raise ConfigurationError(f"two files of this command are {path}: name another one")
-        taken.add(path.resolve())
+    check_targets([], targets, [source.name for source in sources])

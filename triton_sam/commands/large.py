@@ -38,6 +38,7 @@ from ..tiles.pyramid import Region
 from ..tiles.stored import SUFFIX, default_path
 from . import _options, _server, _task_options
 from ._parser import Parser
+from ._predict_files import IMAGES, check_suffix, check_targets
 from ._task_options import box, point
 
 SHOWN = 1600
@@ -81,13 +82,15 @@ def add_arguments(parser: Parser) -> None:
             metavar="DIR",
             help=f"folder of the precomputed embeddings (default of precompute: IMAGE.MODEL{SUFFIX})",
         )
+    for task in (everything, precompute):
+        _task_options.add_tiles(task)
     for task in (segment, everything):
         task.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
         task.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
         _options.add_all_parts(task)
     for task in (segment, everything, precompute):
         task.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")
-        _task_options.add_tiles(task)
+        _task_options.add_shown(task)
         _options.add_client(task)
         _options.add_quiet(task)
 
@@ -162,7 +165,10 @@ def _check(args: argparse.Namespace) -> None:
     if args.task == "everything":
         parameters_of(args.model, _task_options.search_parameters(args))
     if args.task != "precompute":
-        _options.check_writable([path for path in (args.out, args.overlay) if path])
+        if args.overlay:
+            check_suffix("--overlay", args.overlay, IMAGES)
+        outlines, drawn = ([path] if path else [] for path in (args.out, args.overlay))
+        check_targets(outlines, drawn, [args.image])
     trace_polygons([[1]])  # reports a missing contourpy early
     _server.check(args)
 

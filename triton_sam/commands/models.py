@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. An unreachable server is an error only with --url."""
     if args.catalogue:
+        if args.url is not None or args.model_repository is not None:
+            raise ConfigurationError("--catalogue lists what can be downloaded: leave out --url, --model-repository")
         _list_catalogue(as_json=args.json)
         return 0
     folder = _options.repository(args)

@@ -145,6 +145,10 @@ def _check_options(args: argparse.Namespace, words: bool) -> None:
         raise PromptError('the prompt is missing: give --point X,Y, --box X1,Y1,X2,Y2 or --text "a dog"')
     if args.box and len(args.box) > 1 and args.point:
         raise PromptError("several boxes are several objects: points are possible with one box at most")
+    if args.clip_to_box and not args.box:
+        raise PromptError("--clip-to-box is for --box")
+    if args.keep_clicked and not args.point:
+        raise PromptError("--keep-clicked is for --point")
     if args.format and args.out is None:
         raise ConfigurationError("--format is for --out: name a file, or - for standard output")
     if args.out == STREAM and args.json:
@@ -195,7 +199,7 @@ def _check_files(
             )
     masks += [target(args.logits, source.stem, several) for source in sources if args.logits]
     drawn = [target(args.overlay, source.stem, several) for source in sources if args.overlay]
-    _predict_files.check_targets(masks, drawn, sources)
+    _predict_files.check_targets(masks, drawn, [source.name for source in sources])
 
 
 def _ask(

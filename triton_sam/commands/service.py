@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--triton-token", metavar="TOKEN", help="token for Triton (default: $TRITON_TOKEN, else none)")
     parser.add_argument("--ca-certs", metavar="FILE", help="PEM certificates to trust for https and grpcs to Triton")
     parser.add_argument("--local", action="store_true", help="start a local Triton if none answers")
-    _options.add_repository(parser)
+    _options.add_repository(parser, _options.OF_LOCAL)
     parser.add_argument("--model", default="sam2", metavar="NAME", help="default model (default: sam2)")
     parser.add_argument("--token", help="token that callers must send (default: $TRITON_SAM_TOKEN, else none)")
     parser.add_argument("--tokens", metavar="FILE", help="JSON file of further tokens, with names and quotas")
@@ -89,5 +89,6 @@ def run(args: argparse.Namespace) -> int:
         label_studio_token=os.environ.get("LABEL_STUDIO_API_KEY") or None,
         **limits,
     )
+    _options.refuse_idle_repository(args)
     repository = _options.repository(args) if args.local else None
     return serve(settings, args.host, args.port, repository=repository, quiet=args.quiet)

@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     published = not has_own and download.is_published(args.family, download.chosen_size(args))
     _families.check_before_download(args, "setup", published=published)
     if published:
+        if args.trace:
+            raise ConfigurationError("--trace is for checkpoints: published ONNX files need no export")
         return download.run_onnx(args, _published_precision(args))
     row = _row_of_url(args) if has_own else download.chosen_row(args)
     size = download.chosen_size(args) if has_own else None
@@ -98,8 +100,10 @@ def _check_source(args: argparse.Namespace, *, has_own: bool) -> None:
         raise ConfigurationError("--sha256 is for --url")
     if args.sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", args.sha256):
         raise ConfigurationError(f"--sha256 {args.sha256}: it must have 64 hexadecimal digits")
-    if args.url is not None and args.mirror is not None:
-        raise ConfigurationError("--mirror is for official files and fine-tunes of the catalogue, not for --url")
+    if has_own and args.mirror is not None:
+        raise ConfigurationError("--mirror is for official files and fine-tunes of the catalogue: leave it out")
+    if args.checkpoint is not None and args.directory is not None:
+        raise ConfigurationError("--directory is for downloads: leave it out, or --checkpoint")
     if args.image_size is not None and not has_own:
         raise ConfigurationError("--image-size is for --url and --checkpoint")
     if args.url is not None and get_family(args.family).hub is not None:

@@ -166,6 +166,8 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows opens no folders
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

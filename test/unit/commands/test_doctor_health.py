@@ -190,6 +190,11 @@ def test_another_program_is_not_reported_as_no_server(capsys):
     assert (finding["text"], finding["mend"]) == (words, None)
 
 
+def test_metrics_of_another_protocol_are_none():
+    with listening(b"\x00\x00\x12\x04\x00\r\n") as port:
+        assert doctor.server_gpus(f"http://127.0.0.1:{port}/metrics") is None
+
+
 def test_no_server_names_the_command_that_starts_one(capsys):
     health_says, finding = not_ready(capsys, "127.0.0.1:9")
     words = "nothing answers at http://127.0.0.1:9 (Connection refused)"

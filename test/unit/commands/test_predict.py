@@ -293,6 +293,16 @@ def test_several_images_have_files_of_their_own(image_server, photo, tmp_path, c
     assert capsys.readouterr().out == ""
 
 
+def test_images_of_the_same_name_keep_their_folders_in_coco(image_server, photo, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "photo.png").write_bytes(photo.read_bytes())
+    assert everything(image_server, "[ab]/*.png", "photo.png", *OPTIONS, "--coco", "coco.json", "-q") == 0
+    names = [each["file_name"] for each in json.loads((tmp_path / "coco.json").read_text())["images"]]
+    assert names == ["a/photo.png", "b/photo.png", "photo.png"]
+
+
 def test_an_empty_answer_says_why(image_server, photo, tmp_path, capsys):
     labels, overlay = tmp_path / "labels.png", tmp_path / "overlay.png"
     files = ["--label-image", labels, "--overlay", overlay]

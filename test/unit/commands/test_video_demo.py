@@ -90,14 +90,15 @@ def test_demo_without_pyav_writes_a_gif(client, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("metadata", "says"), [("random seed 3", True), ("sam2.1_hiera_tiny", False)])
-def test_demo_says_that_the_memory_is_untrained(client, tmp_path, capsys, metadata, says):
+def test_demo_says_that_the_memory_is_untrained(client, tmp_path, capsys, monkeypatch, metadata, says):
     onnx = pytest.importorskip("onnx")
     model = onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], []))
     onnx.helper.set_model_props(model, {"triton_sam.checkpoint": metadata})
     path = tmp_path / "models/sam2_memory_attention/1/model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(model.SerializeToString())
-    assert call(f"demo --video --out {tmp_path}/out --model-repository {tmp_path}/models") == 0
+    monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(tmp_path / "models"))
+    assert call(f"demo --video --out {tmp_path}/out") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "untrained" in line]
     assert len(lines) == says
     assert all("triton-sam setup sam2 --video" in line for line in lines)

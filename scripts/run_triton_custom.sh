@@ -42,8 +42,15 @@ repository=${1:-$root/model_repository}
 is_exported() {
     local newest
     newest=$(find "$repository/sam2_encoder" -mindepth 2 -maxdepth 2 -name model.onnx 2>/dev/null | sort -V | tail -n 1)
-    [[ -n $newest ]] && grep -aqF "$(sha256sum "$checkpoint" | cut -d ' ' -f 1)" "$newest"
+    [[ -n $newest ]] && grep -aqF "$hash" "$newest"
 }
+
+# macOS has shasum instead of sha256sum.
+hash=$( (sha256sum "$checkpoint" || shasum -a 256 "$checkpoint") 2>/dev/null | cut -d ' ' -f 1) || true
+if [[ -z $hash ]]; then
+    echo "run_triton_custom.sh: cannot read $checkpoint" >&2
+    exit 1
+fi
 
 # Print an interpreter of this host that can export.
 exporting_python() {
@@ -93,7 +100,7 @@ else
         options=()
         [[ -n ${SAM2_MODEL_CFG:-} ]] && options=(--model-cfg "$SAM2_MODEL_CFG")
         PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" "${PYTHON:-$python}" "$root/scripts/export_sam2_to_onnx.py" \
-            --checkpoint "$checkpoint" --output-dir "$repository" "${options[@]}"
+            --checkpoint "$checkpoint" --output-dir "$repository" ${options[@]+"${options[@]}"}
     else
         export_in_image
     fi

@@ -229,6 +229,12 @@ class TestRunTritonCustom:
         assert calls[1].endswith(f"--entrypoint triton-sam triton-sam-export:pytorch {command}")
         assert calls[-1].startswith(f"{engine} run --rm --name sam2-triton-server ")
 
+    def test_a_checkpoint_without_a_hash_is_an_error(self, machine, models, checkpoint):
+        for program in ("sha256sum", "shasum"):
+            machine.add(program, "exit 1")
+        done = machine.run("run_triton_custom.sh", models, SAM2_CHECKPOINT=checkpoint, code=1)
+        assert f"cannot read {checkpoint}" in done.stderr
+
     def test_a_checkpoint_that_was_exported_is_not_exported_again(self, machine, tmp_path):
         """The built-in model pair was exported from this checkpoint, so there is nothing to export."""
         machine.add("docker", "exit 1")

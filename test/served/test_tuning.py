@@ -12,6 +12,7 @@ from support.tiny_models import config_text, write_family
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError, RepositoryError
+from triton_sam.families import get_family, model_name
 from triton_sam.repository.accelerators import Tuning, models_of, tune
 from triton_sam.repository.config import parse_config
 
@@ -56,6 +57,16 @@ def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send():
             assert all("-" not in shape for shape in profile.values())
     encoder = accelerators(parse_config(tune(config_text("sam3_encoder"), FULL)))["tensorrt"]
     assert encoder["trt_profile_max_shapes"] == "pixel_values:4x3x1008x1008"
+
+
+@pytest.mark.parametrize("family", ["sam2", "sam3"])
+def test_tensorrt_is_for_images_alone(family):
+    with_engines = {
+        role
+        for role in get_family(family).every_model
+        if "tensorrt" in accelerators(parse_config(tune(config_text(model_name(family, role)), FULL)))
+    }
+    assert with_engines == {"encoder", "decoder"}
 
 
 # The parameters that NVIDIA's backend reads for TensorRT. It refuses a model with any other key. TensorRT 11 has no

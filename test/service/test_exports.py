@@ -106,6 +106,7 @@ BAD_LINES = (
     ((line(objects=[("two\nlines", LARGE)]),), 422, "objects.0.label"),
     ((line(width=41),), 422, "a mask of 40 x 30 pixels in an image of 41 x 30"),
     ((line(objects=(), width=100_000, height=100_000),), 413, "million pixels"),
+    ((line(objects=[("a", LARGE)] * 7, width=8000, height=8000),), 422, "export fewer objects of it, or save COCO"),
     ((line(objects=(), name="x" * (3 << 20)),), 413, "line 1: a line"),
     ((line(), line(name="one.png")), 422, "one.jpg has the same file one"),
 )

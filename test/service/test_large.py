@@ -185,14 +185,16 @@ def test_too_large_a_view_is_refused_and_the_token_is_asked_for(folder):
 
 
 def test_a_file_that_is_replaced_is_opened_again(tmp_path):
-    write_tiff(tmp_path / "a.tif", draw([], (300, 200)), levels=1)
+    path = tmp_path / os.fsdecode(b"m\xfcller.tif")  # not UTF-8
+    write_tiff(path, draw([], (300, 200)), levels=1)
     with running_service(NOBODY, large_images=str(tmp_path)) as running:
         (image,) = running.http.get("/v1/large").json()["images"]
+        assert image["name"] == "m\N{REPLACEMENT CHARACTER}ller.tif"
         assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 300
         write_tiff(tmp_path / "new.tif", draw([], (400, 200)), levels=1)
-        (tmp_path / "new.tif").replace(tmp_path / "a.tif")
+        (tmp_path / "new.tif").replace(path)
         assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 400
-        (tmp_path / "a.tif").unlink()
+        path.unlink()
         problem(running.http.get(f"/v1/large/{image['id']}"), 404)
 
 

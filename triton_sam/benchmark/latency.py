@@ -145,6 +145,8 @@ def measure_comparison(target: Target, settings: BenchmarkSettings, results: Res
     Args:
         results: receives the rows of the section "comparison", and notes about contenders that are left out.
     """
+    if target.pid is None:
+        results.note("The contenders in process compute on this machine's CPU; the server may have another computer.")
     progress.step("preparing the contenders")
     with contextlib.ExitStack() as stack:
         contenders = _contenders(target, settings, results, stack)

@@ -102,13 +102,13 @@ def _rounded(value: Any) -> Any:
 COUNTED = ("speculative", "load")
 """Sections whose rows show further metrics."""
 WHO = {  # in the order of the plots
-    "inprocess": "ONNX Runtime in process (the limit)",
+    "inprocess": "ONNX Runtime in process, on this CPU (the limit)",
     "openvino": "in process, encoder in bf16 on OpenVINO",
     "session": "session model",
     "request": "embeddings in the request",
     "naive": "naive client: embeddings in each click",
-    "torch": "official predictor, PyTorch eager",
-    "torch-bf16": "official predictor, PyTorch eager, bf16",
+    "torch": "official predictor, PyTorch eager on this CPU",
+    "torch-bf16": "official predictor, PyTorch eager on this CPU, bf16",
     "client": "on the client's side",
 }
 COLORS = {

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +25,7 @@ from tqdm import tqdm
 from .._common import strict_json
 from .._common.files import atomic_write
 from .._common.signals import signals_ignored
-from ..errors import ConfigurationError, SamError
+from ..errors import ConfigurationError, InputError, SamError
 from ..families import FAMILIES, tracking_families
 from . import _options, _server, _video
 from ._parser import Parser
@@ -225,16 +226,24 @@ def _measure_tracks(
 
     results = []
     stop: Stop = None
+    left_out: Stop = None
     with tqdm(desc=dataset.name, unit="frame", disable=quiet) as bar:
         try:
             for number, (name, load) in enumerate(dataset.loaders, start=1):
                 bar.set_postfix_str(f"video {number} of {len(dataset.loaders)}: {name}", refresh=False)
-                results += measure_video(
-                    lambda images: _video.opened(client, images), load(), settings, lambda *_: bar.update()
-                )
+                try:
+                    results += measure_video(
+                        lambda images: _video.opened(client, images), load(), settings, lambda *_: bar.update()
+                    )
+                except InputError as error:
+                    left_out = error
+                    bar.write(f"{name} is left out: {error}", file=sys.stderr)
         except (SamError, KeyboardInterrupt) as error:
             stop = error
-    return VideoReport(dataset, tuple(results), complete=stop is None) if results else None, stop
+    if not results and stop is None:
+        stop = left_out
+    is_complete = stop is None and left_out is None
+    return VideoReport(dataset, tuple(results), is_complete) if results else None, stop
 
 
 def _report(args: argparse.Namespace, table: str, name: str, result: dict[str, Any]) -> None:

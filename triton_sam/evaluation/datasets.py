@@ -257,7 +257,10 @@ VIDEO_LAYOUT = "JPEGImages/NAME/00000.jpg ... and Annotations/NAME/00000.png ...
 _DEFAULT_CLIPS = 4
 _RESOLUTIONS = ("", "480p", "Full-Resolution", "1080p")
 _VOID = 255
-"""Value of DAVIS pixels that are neither object nor background. They count as background."""
+"""Value of DAVIS pixels that are neither object nor background, which count as background.
+
+In data sets of one object, such as DAVIS 2016, this is the object.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,15 +347,18 @@ def _sequence(name: str, images: Path, annotations: Path) -> KnownVideo:
     frames = files_in(images)
     labels = {path.stem: path for path in files_in(annotations)}
     truth: dict[int, Callable[[], NDArray[np.integer[Any]]]] = {
-        number: partial(_read, labels[path.stem]) for number, path in enumerate(frames) if path.stem in labels
+        number: partial(read_labels, labels[path.stem]) for number, path in enumerate(frames) if path.stem in labels
     }
     if not truth:
         raise InputError(
             f"{annotations} has no label map with the name of an image in {images}: expected {VIDEO_LAYOUT}"
         )
-    return KnownVideo(name, frames, truth)
+    shown = next((values for load in truth.values() if (values := np.unique(load())).any()), np.empty(0))
+    if set(shown.tolist()) <= {0, _VOID}:
+        return KnownVideo(name, frames, truth)
+    return KnownVideo(name, frames, {number: partial(_without_void, load) for number, load in truth.items()})
 
 
-def _read(path: Path) -> NDArray[np.integer[Any]]:
-    labels = read_labels(path)
+def _without_void(load: Callable[[], NDArray[np.integer[Any]]]) -> NDArray[np.integer[Any]]:
+    labels = load()
     return np.where(labels == _VOID, 0, labels)

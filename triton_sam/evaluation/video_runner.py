@@ -54,8 +54,8 @@ def measure_video(
 ) -> list[TrackResult]:
     """Track all objects of a video and compare each frame with a label map.
 
-    As in the toolkit of DAVIS (semi-supervised), masks do not overlap (see tracks.label_map), and the frame of the
-    prompt and the last frame of the video do not count.
+    As in the toolkit of DAVIS (semi-supervised), masks do not overlap (see tracks.label_map), the frame of the prompt
+    and the last frame of the video do not count, and an object is tracked from its first frame on.
 
     Returns:
         One result for each object with a measured frame.
@@ -65,18 +65,28 @@ def measure_video(
         raise InputError(f"{known.name} contains no objects: its label maps are 0 everywhere")
     measured: dict[int, list[tuple[int, float, float]]] = {number: [] for number in first}
     with opens(known.images) as video:
-        for number, frame in first.items():
-            _prompt(video, number, frame, known.truth[frame]() == number, settings.prompt)
-        last = len(known.images) - 1
-        for frame, masks in video.propagate(start=min(first.values())):
+        for frame, masks in _tracked(video, known, first, settings.prompt):
             progress(frame, masks)
-            if frame in known.truth and frame != last:
+            if frame in known.truth and frame != len(known.images) - 1:
                 for number, j, f in _compare(known.truth[frame](), masks, first, frame):
                     measured[number].append((frame, j, f))
     results = [_result(known.name, number, rows) for number, rows in measured.items() if rows]
     if not results:
         raise InputError(f"{known.name} has no frame to measure: label maps are needed after the first frame")
     return results
+
+
+def _tracked(
+    video: Video, known: KnownVideo, first: Mapping[int, int], prompt: PromptKind
+) -> Iterator[tuple[int, Mapping[int, VideoSegment]]]:
+    """Track the video in parts, each from a frame in which objects appear to the next such frame."""
+    starts = sorted(set(first.values()))
+    for start, stop in zip(starts, [*starts[1:], len(known.images)], strict=True):
+        truth = known.truth[start]()
+        for number, frame in first.items():
+            if frame == start:
+                _prompt(video, number, frame, truth == number, prompt)
+        yield from video.propagate(start=start, count=stop - start)
 
 
 def _first_frames(known: KnownVideo, most: int) -> dict[int, int]:

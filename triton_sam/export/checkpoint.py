@@ -80,8 +80,11 @@ INDEX_NAME = f"{SINGLE_NAME}.index.json"
 MAX_INDEX = 100_000_000
 """Maximum size of the list of shards, in bytes."""
 
-_LAYOUTS = {"model": "", "model_state": "sam."}
-"""The keys of the state dict in Meta's and torch_em's training checkpoints, and the prefixes of its names."""
+_LAYOUTS = {"model": "", "model_state": "sam.", "state_dict": ""}
+"""The keys of the state dict in Meta's, torch_em's and Lightning's checkpoints, and the prefixes of its names."""
+
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "sam.")
+"""Prefixes of all names that DistributedDataParallel, torch.compile() and training programs add."""
 
 _DECODER = "decoder_state"
 """micro-sam's key for the weights of its segmentation of all instances without a prompt."""
@@ -106,8 +109,9 @@ def open_checkpoint(
     """Open a checkpoint and describe its tensors, which are read one by one when they are needed.
 
     The content of a file determines its format, not its suffix: torch.save() since PyTorch 1.6, or safetensors. The
-    former contains a state dict, either bare, as ``{"model": state dict}``, or in micro-sam's layouts:
-    ``{"model_state": state dict}``, whose names may begin with ``sam.``, with or without ``decoder_state``. A folder in
+    former contains a state dict, either bare, as ``{"model": state dict}``, as Lightning's ``{"state_dict": ...}``, or
+    in micro-sam's layouts: ``{"model_state": state dict}``, whose names may begin with ``sam.``, with or without
+    ``decoder_state``. Prefixes that training programs add to all names are removed. A folder in
     transformers' layout has model.safetensors, or model.safetensors.index.json and its shards. No code in a file is
     executed.
     """
@@ -131,7 +135,10 @@ def state_dict(content: Any, path: Path, tensor: type[Tensor]) -> dict[str, Tens
             kind = f", but {str(value)[:200]}" if isinstance(value, (Foreign, Name)) else ""
             raise CheckpointError(f"{path} holds no state dict: {repr(name)[:100]} is not a tensor{kind}")
     prefix = _LAYOUTS.get(key, "")
-    return {name.removeprefix(prefix): value for name, value in state.items()}
+    state = {name.removeprefix(prefix): value for name, value in state.items()}
+    while state and (wrapper := next((each for each in _WRAPPERS if all(n.startswith(each) for n in state)), "")):
+        state = {name.removeprefix(wrapper): value for name, value in state.items()}
+    return state
 
 
 @contextlib.contextmanager

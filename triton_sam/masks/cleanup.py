@@ -212,10 +212,11 @@ class Cleanup:
         """
         if self.mask_threshold:
             logits = logits - np.float32(self.mask_threshold)
+        original = logits
         if self.max_hole_area:
-            logits = _replace_small(logits, logits <= 0, self.max_hole_area, FILLED)
+            logits = _replace_small(logits, original <= 0, self.max_hole_area, FILLED)
         if self.max_sprinkle_area:
-            logits = _replace_small(logits, logits > 0, self.max_sprinkle_area, DROPPED)
+            logits = _replace_small(logits, original > 0, self.max_sprinkle_area, DROPPED)
         return logits
 
     def clean_mask(self, mask: BoolArray, points: npt.ArrayLike = (), box: npt.ArrayLike | None = None) -> BoolArray:

@@ -38,8 +38,8 @@ class Tuning:
     """The settings of tune().
 
     Args:
-        accelerator: "cuda" or "tensorrt" for encoders on GPUs, "openvino" for image encoders on CPUs; "none" for the
-            backend's defaults.
+        accelerator: "cuda" or "tensorrt" for image encoders on GPUs, "openvino" on CPUs; "none" for the backend's
+            defaults. "cuda" and "tensorrt" mean "cuda" for the models for videos and words.
         decoder_accelerator: "cuda", "tensorrt" or "none" for decoders.
         precision: precision of OpenVINO's arithmetic. NVIDIA's backend ignores it, and computes in fp32.
         gpus: numbers of the GPUs that get instances. If it is empty, Triton uses all visible GPUs, or the CPU.
@@ -105,8 +105,7 @@ def tune(text: str, tuning: Tuning) -> str:
         lines = _own_decoder(config) if tuning.decoder_in_session else []
     else:
         tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
-        accelerator = tuning.decoder_accelerator if _is_decoder(config) else tuning.accelerator
-        lines = _accelerators(config, accelerator, tuning)
+        lines = _accelerators(config, _accelerator_of(config, tuning), tuning)
     if lines:
         tuned += "\n".join([_BEGIN, *lines, _END]) + "\n"
     parse_config(tuned)
@@ -135,9 +134,16 @@ def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
     return [name for name in names if name not in fixed]
 
 
-def _is_decoder(config: Any) -> bool:
-    split = split_model_name(config.name)
-    return split is not None and split[1] == DECODER
+def _role(config: Any) -> str:
+    return (split_model_name(config.name) or ("", ""))[1]
+
+
+def _accelerator_of(config: Any, tuning: Tuning) -> Accelerator:
+    role = _role(config)
+    if role == DECODER:
+        return tuning.decoder_accelerator
+    # The models for videos and words take any number of memories and objects, which no profile covers.
+    return "cuda" if tuning.accelerator == "tensorrt" and role != ENCODER else tuning.accelerator
 
 
 def _instances(gpus: tuple[int, ...], count: int) -> str:
@@ -176,8 +182,7 @@ def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning) -> list
 
 
 def _openvino(config: Any, tuning: Tuning) -> list[str]:
-    split = split_model_name(config.name)
-    if split is None or split[1] != ENCODER:  # the models for videos were not measured
+    if _role(config) != ENCODER:  # the models for videos were not measured
         return []
     return [
         "optimization { execution_accelerators { cpu_execution_accelerator [",
@@ -235,7 +240,7 @@ def _tensorrt(config: Any, tuning: Tuning) -> dict[str, str]:
 def _profile(config: Any, images: int, prompts: int, points: int) -> str:
     """Return the shapes of all inputs as `name:1x2x3,...`, with these numbers for the dynamic dimensions."""
     # A decoder takes several prompts on one image.
-    counts = {"images": 1 if _is_decoder(config) else images, "prompts": prompts, "points": points}
+    counts = {"images": 1 if _role(config) == DECODER else images, "prompts": prompts, "points": points}
     symbols = _symbols(config)
     shapes = []
     for tensor in config.input:

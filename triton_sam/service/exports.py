@@ -123,7 +123,7 @@ def _image(line: bytes, number: int, max_megapixels: float) -> ExportedImage:
         raise Problem(413, f"line {number}: an image may have at most {max_megapixels:g} million pixels")
     if pixels * len(image.objects) > MAX_MASK_PIXELS:
         text = f"line {number}: {len(image.objects)} masks of {image.width} x {image.height} pixels are too many"
-        raise Problem(413, f"{text} for one image")
+        raise Problem(422, f"{text} for one image: export fewer objects of it, or save COCO on the page")
     return image
 
 

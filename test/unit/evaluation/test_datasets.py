@@ -9,8 +9,11 @@ from triton_sam.errors import ConfigurationError, ImageError, InputError
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 import functools
+import json
+import shutil
 from pathlib import Path
 
+from support.commands import call
 from support.tracked import HEIGHT, SIDE, DiscServer, disc
 from support.video_server import open_video
 
@@ -236,6 +239,26 @@ def test_folder_in_the_layout_of_davis(tmp_path, resolution):
     assert np.unique(known.truth[0]()).tolist() == [0, 1, 2]
 
 
+def test_one_object_may_be_255_and_an_unusable_video_costs_itself_alone(tmp_path, capsys):
+    _davis(tmp_path, "")
+    shutil.copytree(tmp_path / "JPEGImages/ball", tmp_path / "JPEGImages/empty")
+    shutil.copytree(tmp_path / "Annotations/ball", tmp_path / "Annotations/empty")
+    for name, value in (("ball", 255), ("empty", 0)):
+        for path in (tmp_path / "Annotations" / name).iterdir():
+            with Image.open(path) as image:
+                labels = np.where(np.asarray(image) == 1, value, 0).astype(np.uint8)
+            Image.fromarray(labels).save(path)
+    with DiscServer() as server:
+        assert call(f"evaluate videos --url {server.url} --prompt click --json --dataset davis:{tmp_path}") == 0
+        printed = capsys.readouterr()
+        shutil.rmtree(tmp_path / "Annotations/ball")
+        assert call(f"evaluate videos --url {server.url} --dataset davis:{tmp_path}") == 1
+    (rows,) = (each["objects"] for each in json.loads(printed.out)["datasets"])
+    assert [(row["video"], row["object_id"]) for row in rows] == [("ball", 255)]
+    assert "empty is left out: empty contains no objects" in printed.err
+    assert "error: empty contains no objects" in capsys.readouterr().err
+
+
 def test_wrong_data_sets_are_one_clear_error(tmp_path):
     for name, options, kind, words in (
         (f"davis:{tmp_path}/none", {}, ConfigurationError, "there is no data set"),
@@ -267,10 +290,15 @@ def test_worse_tracker_scores_less_and_later_objects_start_later():
         for frame in range(5)
     }
     images = [np.full((HEIGHT, SIDE, 3), 20 * frame, np.uint8) for frame in range(5)]
+    tracked = {}
     with DiscServer(shift=4) as server:
         results = measure_video(
-            functools.partial(open_video, server), KnownVideo("late", images, truth), VideoSettings("click")
+            functools.partial(open_video, server),
+            KnownVideo("late", images, truth),
+            VideoSettings("click"),
+            lambda frame, masks: tracked.update({frame: sorted(masks)}),
         )
+    assert tracked == {0: [1], 1: [1], 2: [1, 2], 3: [1, 2], 4: [1, 2]}
     assert [(each.object_id, each.frames) for each in results] == [(1, (1, 2, 3)), (2, (3,))]
     assert all(0.3 < j < 0.9 for each in results for j in each.j)
     assert server.prompted() == {1: 0, 2: 2}

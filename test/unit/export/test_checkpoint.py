@@ -84,6 +84,17 @@ def test_what_micro_sam_saves(tmp_path: Path, protocol: int) -> None:
         assert read_state_dict(tmp_path / "x.pt", HINT).keys() == state.keys()
 
 
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.module.", "model.sam."])
+@pytest.mark.parametrize("key", ["", "model", "state_dict"])
+def test_prefixes_that_trainings_add_to_all_names(tmp_path: Path, prefix: str, key: str) -> None:
+    state = example()
+    prefixed = {f"{prefix}{name}": tensor for name, tensor in state.items()}
+    torch.save({key: prefixed, "epoch": 3} if key else prefixed, tmp_path / "x.pt")
+    assert_equal(read(tmp_path / "x.pt"), state)
+    torch.save(prefixed | {"other": torch.ones(1)}, tmp_path / "x.pt")
+    assert read(tmp_path / "x.pt").keys() == {*prefixed, "other"}
+
+
 class UserList(list):
     """Is pickled as an object whose items are appended."""
 

@@ -104,7 +104,8 @@ def test_holes_and_specks_equal_the_official_predictor(seed, options, threshold,
 
     monkeypatch.setattr(torch.jit, "script", lambda module: module)  # deprecated, and of the image's transform
     monkeypatch.setattr("sam2.utils.misc.get_connected_components", components)
-    logits = np.stack([blobs(seed), blobs(seed + 10)])[None]
+    grain = np.random.default_rng(seed).normal(size=blobs(seed).shape).astype(np.float32)
+    logits = np.stack([blobs(seed), blobs(seed + 10), grain])[None]
     transform = transforms.SAM2Transforms(1024, threshold, **options)
     official = transform.postprocess_masks(torch.from_numpy(logits), (300, 401))[0].numpy()
     cleanup = Cleanup(mask_threshold=threshold, **options)

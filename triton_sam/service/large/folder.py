@@ -17,6 +17,7 @@ from pathlib import Path
 from PIL import Image
 from pydantic import BaseModel, Field
 
+from ..._common.text import valid_utf8
 from ...errors import ImageError
 from ...tiles import LargeImage, open_large_image
 from ...tiles.folders import large_images_below
@@ -104,7 +105,7 @@ class LargeFolder:
             if time.monotonic() - self._searched > FRESH_SECONDS:
                 self._paths = await asyncio.to_thread(self._find)
                 self._searched = time.monotonic()
-        return [LargeImageName(id=image_id, name=name) for image_id, (name, _) in self._paths.items()]
+        return [LargeImageName(id=image_id, name=valid_utf8(name)) for image_id, (name, _) in self._paths.items()]
 
     @contextlib.asynccontextmanager
     async def image(self, image_id: str) -> AsyncIterator[tuple[str, LargeImage]]:
@@ -224,7 +225,7 @@ def describe(image_id: str, name: str, image: LargeImage) -> LargeImageInfo:
     width, height = image.size
     epsg = image.georeference.epsg if image.georeference else None
     return LargeImageInfo(
-        id=image_id, name=name, width=width, height=height, tile=TILE, levels=levels_of(image), epsg=epsg
+        id=image_id, name=valid_utf8(name), width=width, height=height, tile=TILE, levels=levels_of(image), epsg=epsg
     )
 
 

@@ -205,3 +205,45 @@ def test_frames_are_loaded_once_the_newest_first_and_a_few_at_a_time(modules):
         assert found["order"] == [*distinct[:3], *reversed(distinct[3:])]
         assert (found["ends"], found["aborted"]) == (["given up"] * 2, True)
         assert found["loaded"] == [101]  # the last eight pictures are kept
+
+
+def test_images_that_the_browser_rejects_and_changes_of_another_tab_are_not_lost(modules):
+    """Two libraries are two tabs. A file that exceeds the quota aborts its transaction."""
+    source = """async (_, { Library }) => {
+      const warnings = [];
+      const open = async (name) => {
+        const library = new Library(() => warnings.push(name));
+        return [library, new Map((await library.open()).map((entry) => [entry.key, entry]))];
+      };
+      const texts = (library, keys) => Promise.all(keys.map(async (key) => (await library.fileOf(key)).text()));
+      const put = IDBObjectStore.prototype.put;
+      IDBObjectStore.prototype.put = function (value) {
+        if (value.file?.name === "large") this.transaction.abort();
+        else return put.call(this, value);
+      };
+      const [first] = await open("first");
+      const entries = ["a", "b", "c"].map((key, order) => ({ key, order, state: 0 }));
+      for (const entry of entries) await first.add(entry, new File([entry.key], entry.key === "b" ? "large" : "small"));
+      for (const entry of entries) await first.save(entry);
+      const found = { isSafe: first.isSafe, texts: await texts(first, ["a", "b", "c"]) };
+
+      const [second, seen] = await open("second");
+      found.keys = [...seen.keys()];
+      await second.save(seen.get("a"), false); // another tab that only shows an image changes nothing
+      for (const state of [1, 2]) void first.save(Object.assign(entries[0], { state }));
+      await first.save(entries[0]);
+      found.before = [...warnings];
+      for (const state of [3, 4]) await second.save(Object.assign(seen.get("a"), { state }));
+      await second.remove("c");
+      await first.save(entries[2]);
+      await first.remove("b");
+      found.after = [...warnings, first.isSafe, second.isSafe];
+      found.stored = [...(await open("third"))[1].values()].map(({ key, state }) => [key, state]);
+      found.gone = await first.fileOf("c").catch((problem) => problem.message);
+      return found; }"""
+    [found] = modules.run("library", source, [None])
+    assert (found["isSafe"], found["texts"], found["keys"]) == (False, ["a", "b", "c"], ["a", "c"])
+    assert found["before"] == []
+    assert found["after"] == ["second", "first", False, False]
+    assert found["stored"] == [["a", 2]]
+    assert found["gone"] == "its file has been removed in another tab: reload the page"

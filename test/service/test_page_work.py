@@ -11,6 +11,16 @@ FACTS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"
 CHOICES = "[document.querySelector('[data-multi=\"1\"]').ariaChecked, document.getElementById('cleanup').checked]"
 WRITTEN = 300
 """ms; the page writes changes after 100 ms."""
+SLOW_DECODER = """() => { const plain = createImageBitmap;
+  globalThis.createImageBitmap = (file) => new Promise((done) => {
+    globalThis.createImageBitmap = plain;
+    globalThis.decode = async () => done(await plain(file));
+  }); }"""
+"""The next image is decoded when the test calls decode()."""
+WITHOUT_FILES = """() => new Promise((done) => indexedDB.open("triton-sam").onsuccess = ({ target }) => {
+  const transaction = target.result.transaction("files", "readwrite");
+  transaction.objectStore("files").clear();
+  transaction.oncomplete = done; })"""
 DAMAGED = (
     "{",
     "null",
@@ -49,6 +59,12 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     assert len(page.facts()) == 1
     page.open(images / "shapes.jpg")  # the same file again is the same image
     assert page.page.locator("#thumbs button").count() == 2
+    page.page.evaluate(SLOW_DECODER)
+    page.page.keyboard.press("PageDown")
+    page.wait("Boolean(globalThis.decode)")
+    page.open(images / "shapes.jpg")
+    page.page.evaluate("decode().then(() => new Promise(requestAnimationFrame))")
+    assert page.page.evaluate("[tritonSam.pictures.isOpening, tritonSam.image.name]") == [False, "shapes.jpg"]
 
     assert page.page.evaluate(CHOICES) == ["false", True]
     page.page.keyboard.press("n")
@@ -58,6 +74,10 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     page.page.reload()
     page.opened("shapes.jpg")
     assert page.page.evaluate(CHOICES) == ["true", False]
+    page.page.evaluate(WITHOUT_FILES)
+    page.page.reload()
+    page.ready()
+    assert page.page.locator("#thumbs button").count() == 0
 
 
 def test_a_mask_stays_until_the_next_one_is_there_and_goes_when_that_fails(shapes):

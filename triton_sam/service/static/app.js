@@ -137,13 +137,14 @@ async function fail(problem, again) {
 
 function serviceChanged(status) {
   const wasUp = page.isUp;
+  const wasDown = $("state").dataset.state === "down";
   page.isUp = status.up;
   setState(status.up ? "up" : "down", status.up ? "ready" : "no Triton");
   if (!status.up) {
     page.preview.end();
     return warn(`Segmentation is unavailable; reconnecting automatically. (${status.detail ?? "no model is ready"})`);
   }
-  warn("");
+  if (wasDown) warn("");
   if (wasUp && page.models.map((model) => model.name).join() === status.models.join()) return;
   void loadModels().then(() => {
     if (page.image || page.video.isOpen) return page.pictures.isSent ? page.masks.refresh() : page.pictures.reupload();
@@ -182,5 +183,5 @@ $("cleanup-area").value = $("cleanup-value").textContent = page.settings.cleanup
 $("threshold").value = $("threshold-value").textContent = page.settings.threshold;
 show();
 await loadModels();
-await page.pictures.start();
+await page.pictures.start().catch((problem) => warn(`The stored images cannot be opened: ${problem.message}`));
 page.live.connect();

@@ -97,7 +97,7 @@ export class Everything {
   /** Return found objects with these ids as JSON, for restore(). */
   stateOf(ids) {
     const items = [...ids].map((id) => this.#found.get(id)).filter(Boolean);
-    return items.map(({ path, spans, ...item }) => item);
+    return items.map(({ path, spans, ...item }) => ({ ...item, run: 0 }));
   }
 
   restore(items) {

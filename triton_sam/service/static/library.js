@@ -4,18 +4,25 @@ const NAME = "triton-sam";
 const VERSION = 1;
 
 /**
- * An entry is {key, order, id, name, width, height, opened, thumb, state}. ``id`` is the service's, null before the
- * first upload; ``state`` is that of a Scene and its found objects. The image's bytes are in a separate store.
+ * An entry is {key, order, id, name, width, height, opened, thumb, state, revision}. ``id`` is the service's, null before
+ * the first upload; ``state`` is that of a Scene and its found objects. The image's bytes are in a separate store.
  */
 export class Library {
   #db = null;
   #files = new Map(); // those that the database rejected
+  #unsaved = new Set(); // keys of entries whose last write failed
+  #seen = new Set(); // revisions that this tab has read or written
   #writes = 0;
-  #hasFailed = false;
+  #outdated;
+
+  /** outdated: called when another tab has changed or removed an entry; this tab's state of it is not written. */
+  constructor(outdated) {
+    this.#outdated = outdated;
+  }
 
   /** Whether everything has been written to the database. */
   get isSafe() {
-    return this.#db !== null && !this.#hasFailed && this.#writes === 0;
+    return this.#db !== null && this.#unsaved.size === 0 && this.#writes === 0;
   }
 
   /** Open the database and return all entries, in the order in which they were added. */
@@ -26,7 +33,14 @@ export class Library {
         for (const store of ["entries", "files"]) opening.result.createObjectStore(store, { keyPath: "key" });
       });
       this.#db = await answerOf(opening);
-      const entries = await answerOf(this.#db.transaction("entries").objectStore("entries").getAll());
+      const transaction = this.#db.transaction(["entries", "files"]);
+      const reading = transaction.objectStore("entries").getAll();
+      const files = new Set(await answerOf(transaction.objectStore("files").getAllKeys()));
+      for (const { key, revision } of reading.result) {
+        this.#seen.add(revision);
+        if (!files.has(key)) void this.remove(key); // earlier versions wrote entries without files
+      }
+      const entries = reading.result.filter(({ key }) => files.has(key));
       return entries.sort((a, b) => a.order - b.order);
     } catch {
       return []; // A private window may reject the database. Then everything lasts until the page is closed.
@@ -34,39 +48,64 @@ export class Library {
   }
 
   async fileOf(key) {
-    if (this.#files.has(key)) return this.#files.get(key);
-    return (await answerOf(this.#db.transaction("files").objectStore("files").get(key))).file;
+    const stored = this.#db && (await answerOf(this.#db.transaction("files").objectStore("files").get(key)));
+    const file = stored?.file ?? this.#files.get(key);
+    if (!file) throw new Error("its file has been removed in another tab: reload the page");
+    return file;
   }
 
   async add(entry, file) {
+    this.#revise(entry);
     const put = (entries, files) => (entries.put(entry), files.put({ key: entry.key, file }));
-    if (this.#db) await this.#write(["entries", "files"], put);
-    if (!this.#db || this.#hasFailed) this.#files.set(entry.key, file);
+    if (!(await this.#write(entry.key, put))) this.#files.set(entry.key, file);
   }
 
-  async save(entry) {
-    if (this.#db) await this.#write(["entries"], (entries) => entries.put(entry));
+  /** Write an entry. ``isChanged`` is false if other tabs need not notice. */
+  async save(entry, isChanged = true) {
+    if (isChanged) this.#revise(entry);
+    await this.#update(entry.key, (entries) => entries.put(entry));
   }
 
   async remove(key) {
+    await this.#update(key, (entries, files) => (entries.delete(key), files.delete(key)));
     this.#files.delete(key);
-    if (this.#db) await this.#write(["entries", "files"], (entries, files) => (entries.delete(key), files.delete(key)));
+    this.#unsaved.delete(key);
   }
 
-  /** A failed write (for example a full disk) is not an error: the page warns before it is closed, see isSafe. */
-  async #write(stores, act) {
+  #revise(entry) {
+    entry.revision = Math.random();
+    this.#seen.add(entry.revision);
+  }
+
+  /** Change a stored entry, unless another tab has changed or removed it. */
+  async #update(key, act) {
+    await this.#write(key, (entries, files) => {
+      const reading = entries.get(key);
+      reading.addEventListener("success", () => {
+        if (reading.result && this.#seen.has(reading.result.revision)) return act(entries, files);
+        if (!this.#unsaved.has(key)) this.#outdated();
+        reading.transaction.abort();
+      });
+    });
+  }
+
+  /** Return whether the write succeeded. A failure, such as a full disk, is not an error: see isSafe. */
+  async #write(key, act) {
+    if (!this.#db) return false;
     this.#writes++;
     try {
-      const transaction = this.#db.transaction(stores, "readwrite");
+      const transaction = this.#db.transaction(["entries", "files"], "readwrite");
       const done = new Promise((resolve, reject) => {
         transaction.addEventListener("complete", resolve);
         transaction.addEventListener("abort", () => reject(transaction.error));
       });
-      act(...stores.map((store) => transaction.objectStore(store)));
+      act(transaction.objectStore("entries"), transaction.objectStore("files"));
       await done;
-      this.#hasFailed = false;
+      this.#unsaved.delete(key);
+      return true;
     } catch {
-      this.#hasFailed = true;
+      this.#unsaved.add(key);
+      return false;
     } finally {
       this.#writes--;
     }

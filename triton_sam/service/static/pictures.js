@@ -64,14 +64,16 @@ export class Pictures {
 
   /** Open an image of the shelf. A previously open one is shown at once, and sent to the service afterwards. */
   async openEntry(entry) {
-    const file = await this.shelf.fileOf(entry);
-    if (!entry.id) return this.#openFile(file, entry);
-    await this.#opens("Opening the image …", entry.name, async (isCurrent) => {
-      const local = await createImageBitmap(file).catch(() => null);
-      if (!isCurrent() || !local) return void (entry.id = null);
+    let file = null;
+    const problem = await this.#opens("Opening the image …", entry.name, async (isCurrent) => {
+      file = await this.shelf.fileOf(entry);
+      const local = entry.id && (await createImageBitmap(file).catch(() => null));
+      if (!isCurrent()) return;
+      if (!local) return void (entry.id = null);
       this.#show(entry, file, local);
       this.#sentFor = null;
     });
+    if (problem) return;
     if (!entry.id) await this.#openFile(file, entry);
     else if (this.image?.key === entry.key) await this.reupload();
   }

@@ -13,7 +13,7 @@ const FORMAT = "triton-sam project 1";
 
 export class Shelf {
   #page;
-  #library = new Library();
+  #library;
   #entries = [];
   #current = null;
   #timer = null;
@@ -21,11 +21,12 @@ export class Shelf {
 
   constructor(page) {
     this.#page = page;
+    this.#library = new Library(() => page.warn("An image was changed in another tab, and is not saved here: reload the page."));
     connect({
       "image-back": () => this.step(-1),
       "image-next": () => this.step(1),
       "image-remove": () => this.remove(),
-      "save-project": () => void this.save(),
+      "save-project": () => void this.save().catch((problem) => page.warn(`The project was not saved: ${problem.message}`)),
     });
     addEventListener("pagehide", () => this.note());
     addEventListener("beforeunload", (event) => {
@@ -65,7 +66,7 @@ export class Shelf {
     if (same && entry) await this.#drop(entry);
     const kept = same ?? entry ?? this.#newEntry({ name: file.name || "image" });
     Object.assign(kept, { id: info.id, width: info.width, height: info.height, thumb: kept.thumb ?? thumbOf(picture) });
-    if (same || entry) await this.#library.save(kept);
+    if (same || entry) await this.#library.save(kept, false);
     else await this.#library.add(kept, file);
     return kept;
   }
@@ -81,7 +82,8 @@ export class Shelf {
   show(entry) {
     this.#current = entry;
     entry.opened = Date.now();
-    this.#written = "";
+    this.#written = JSON.stringify(entry.state);
+    void this.#library.save(entry, false);
     this.note();
     this.#update();
   }

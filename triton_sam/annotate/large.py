@@ -294,14 +294,14 @@ class LargeResult:
     Args:
         size: width and height of the largest level in pixels.
         georeference: the georeference of a map; None if the file has none.
-        objects: the objects, in the order in which their first parts were found.
+        objects: the objects, in the order in which their first parts were found. They are made during the iteration.
     """
 
     id: int
     name: str
     size: Size
     georeference: Georeference | None
-    objects: Sequence[LargeObject]
+    objects: Iterable[LargeObject]
     categories: Sequence[int]
 
 

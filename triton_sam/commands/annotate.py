@@ -25,7 +25,7 @@ from .._common import strict_json
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import ERRORS, SKIPPED, Part, RunFolder, Shard
 from ..annotate.job import EVERYTHING, WORDS, Inputs, Job, Task, is_ready, opened
-from ..annotate.large import Tiling, close_files, joined
+from ..annotate.large import LargeResult, Tiling, close_files, joined
 from ..annotate.large_writers import LARGE_WRITERS
 from ..annotate.ray_engine import DEFAULT_ACTORS, annotate_with_ray, ray_data
 from ..annotate.run import annotate
@@ -255,7 +255,7 @@ def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Jo
     def results() -> Iterator[Any]:
         kept = (each for each in folder.records() if not each.error)
         for each in joined(inputs.items, kept, is_search=job.is_search) if args.large else kept:
-            counts[each.id] = len(each.objects)
+            counts[each.id] = len(each.categories if isinstance(each, LargeResult) else each.objects)
             yield each
 
     errors, skipped = folder.write_reports((*inputs.skipped, *inputs.left_out))

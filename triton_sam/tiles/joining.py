@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..families.base import Size
+from ..inputs.header import say_once
 from ..masks import mask_to_box
 from ..masks import polygons as formats
 from ..masks.polygons import Polygon, Trace, main_polygons, trace_polygons
@@ -23,7 +25,8 @@ class LargeObject:
     """An object.
 
     Args:
-        mask: bool (h,w) of a part of the image. It has fewer pixels than the part if a smaller level was used.
+        mask: bool (h,w) of a part of the image. It has fewer pixels than the part if a smaller level was used, or if
+            the object was joined from tiles and spans more than MAX_JOINED pixels.
         region: the part, in pixels of the whole image.
         is_cut: whether the mask reaches a border of the part inside the image, so that it may be incomplete.
         object_index: index of the prompt or, in a search for all objects, of the object, from 0.
@@ -130,6 +133,8 @@ def to_feature(
 
 SAME = 0.5
 """Two masks show the same object if their IoU in the overlap of the tiles is at least this."""
+MAX_JOINED = 1 << 26
+"""Maximum number of pixels of a joined mask. Tracing its outline takes about 30 bytes per pixel, 2 GB."""
 
 Box = tuple[int, int, int, int]
 
@@ -142,17 +147,12 @@ def tiles(size: Size, side: int, overlap: int) -> Iterator[Region]:
 
 
 class Placed:
-    """A mask, cropped to its box, with its position in a level.
+    """A mask, cropped to its box in pixels of a level."""
 
-    Args:
-        left: column of the first pixel in the level.
-        top: row of the first pixel in the level.
-    """
-
-    def __init__(self, bits: BoolArray, left: int, top: int, score: float) -> None:
+    def __init__(self, bits: BoolArray, box: Box, score: float) -> None:
         self._packed = np.packbits(bits)
         self._shape = bits.shape
-        self.box: Box = (left, top, left + bits.shape[1], top + bits.shape[0])
+        self.box = box
         self.area = int(np.count_nonzero(bits))
         self.score = score
 
@@ -163,7 +163,7 @@ class Placed:
         if box is None:
             return None
         x1, y1, x2, y2 = box
-        return cls(mask[y1:y2, x1:x2], tile[0] + x1, tile[1] + y1, score)
+        return cls(mask[y1:y2, x1:x2], (tile[0] + x1, tile[1] + y1, tile[0] + x2, tile[1] + y2), score)
 
     @property
     def bits(self) -> BoolArray:
@@ -239,14 +239,25 @@ class Joiner:
 
 
 def _union(group: Sequence[Placed]) -> Placed:
+    """Join masks to one, of every n-th row and column if it would exceed MAX_JOINED pixels."""
     if len(group) == 1:
         return group[0]
-    box = _hull(group)
-    bits = np.zeros((box[3] - box[1], box[2] - box[0]), bool)
+    x1, y1, x2, y2 = box = _hull(group)
+    step = math.ceil(math.sqrt((x2 - x1) * (y2 - y1) / MAX_JOINED))
+    if step > 1:
+        say_once(
+            "joined",
+            f"An object spans {x2 - x1} x {y2 - y1} pixels, and its mask is kept at 1/{step} of the resolution. For an "
+            "exact outline, search a smaller level.",
+        )
+    bits = np.zeros((math.ceil((y2 - y1) / step), math.ceil((x2 - x1) / step)), bool)
     for each in group:
-        bits |= each.within(box)
-    weights = [each.area for each in group]
-    return Placed(bits, box[0], box[1], float(np.average([each.score for each in group], weights=weights)))
+        left, top = each.box[0] - x1, each.box[1] - y1
+        part = each.bits[-top % step :: step, -left % step :: step]
+        row, column = math.ceil(top / step), math.ceil(left / step)
+        bits[row : row + part.shape[0], column : column + part.shape[1]] |= part
+    score = np.average([each.score for each in group], weights=[each.area for each in group])
+    return Placed(bits, box, float(score))
 
 
 def _hull(group: Sequence[Placed]) -> Box:
@@ -268,12 +279,10 @@ def _starts(length: int, side: int, overlap: int) -> list[int]:
     return [round(number * (length - side) / (count - 1)) for number in range(count)]
 
 
-def to_objects(found: Iterable[Placed], level: Size, image: Size) -> list[LargeObject]:
-    """Return objects in pixels of the whole image, numbered from 0."""
+def to_objects(found: Iterable[Placed], level: Size, image: Size) -> Iterator[LargeObject]:
+    """Yield objects in pixels of the whole image, numbered from 0, because all masks may exceed the memory."""
     across, down = image[0] / level[0], image[1] / level[1]
-    objects = []
     for number, each in enumerate(found):
         x1, y1, x2, y2 = each.box
         region = (round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down))
-        objects.append(LargeObject(each.bits, region, each.score, object_index=number))
-    return objects
+        yield LargeObject(each.bits, region, each.score, object_index=number)

@@ -328,7 +328,7 @@ def _stretch_of(read: Any, size: Sequence[int], samples: Samples, percentiles: t
 
 def _as_bytes(read: Any, stretch: Stretch, x1: int, y1: int, x2: int, y2: int) -> Bytes:
     values = _readable(read, x1, y1, x2, y2)
-    pixels = np.asarray(values, np.uint8) if stretch == Stretch() else stretch.to_bytes(values)
+    pixels = values if values.dtype == np.uint8 and stretch == Stretch() else stretch.to_bytes(values)
     return pixels if pixels.shape[2] == 3 else np.repeat(pixels, 3, axis=2)
 
 

@@ -116,7 +116,7 @@ class LargeImageClient:
             joiner.add(region, [one for each in found if (one := Placed.of(each.mask, region, each.score))])
             if progress is not None:
                 progress(number, len(regions))
-        return to_objects(joiner.joined(), chosen.size, self.image.size)
+        return list(to_objects(joiner.joined(), chosen.size, self.image.size))
 
     def _check(self, around: np.ndarray[Any, Any], view: Region | None) -> None:
         if not len(around):

@@ -66,6 +66,27 @@ def test_further_axes_and_channels(tmp_path):
         open_large_image(tmp_path / "a.ome.tif", index={"Z": 9})
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.int16, np.float32])
+def test_values_beyond_the_sampled_range_are_white_or_black(dtype, tmp_path):
+    """The smallest level has the range of bytes, and the largest one has further values."""
+    values = np.tile(np.arange(256, dtype=dtype), (256, 1))
+    smaller = values[::2, ::2].copy()
+    smaller[0, 1] = 255
+    values[1::2, 10], values[1::2, 11] = 300, 256
+    if dtype != np.uint16:
+        values[1::2, 12] = -4
+    if dtype == np.float32:
+        values[1::2, 13] = np.nan
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        writer.write(values, subifds=1, tile=(64, 64))
+        writer.write(smaller, subfiletype=1, tile=(64, 64))
+    with open_large_image(tmp_path / "a.tif") as image:
+        row = image.levels[0].read(0, 1, 256, 2)[0, :, 0]
+    low = 12 if dtype == np.uint16 else 0
+    assert row[10:14].tolist() == [255, 255, low, 0 if dtype == np.float32 else 13]
+    np.testing.assert_array_equal(row[14:], np.arange(14, 256))
+
+
 @pytest.mark.parametrize("name", ["image.tif", "a.vrt"])
 @pytest.mark.parametrize("content", [None, b"", b"not an image", b"II*\x00\xff\xff\xff\x7f", b"<VRTDataset"])
 def test_a_file_that_is_no_image_is_one_clear_error(rasterio, name, content, tmp_path):

@@ -8,9 +8,10 @@ import pytest
 from support.large_images import SIZE, ColourClient, draw, write_tiff
 
 from triton_sam.errors import ConfigurationError, PromptError
+from triton_sam.inputs import header
 from triton_sam.masks import trace_polygons
-from triton_sam.tiles import LargeImageClient, open_large_image
-from triton_sam.tiles.joining import Joiner, LargeObject, Placed, tiles, to_geojson
+from triton_sam.tiles import LargeImageClient, joining, open_large_image
+from triton_sam.tiles.joining import Joiner, LargeObject, Placed, tiles, to_geojson, to_objects
 from triton_sam.tiles.parts import Blocks, is_cut
 from triton_sam.tiles.pyramid import Georeference, Window
 
@@ -125,22 +126,44 @@ def joined(*tiles):
 @pytest.mark.parametrize(("rows", "objects"), [(2, 1), (1, 2)])
 def test_half_of_the_union_is_the_same_object(rows, objects):
     """One mask has 4 pixels in the shared part, and the other one 2 of them (IoU 0.5) or 1 (0.25)."""
-    one, other = (Placed(np.ones((height, 1), bool), 9, 0, 0.5) for height in (4, rows))
+    one, other = (Placed(np.ones((height, 1), bool), (9, 0, 10, height), 0.5) for height in (4, rows))
     assert len(joined(((0, 0, 10, 10), [one]), ((9, 0, 19, 10), [other]))) == objects
 
 
 def test_objects_that_differ_where_both_tiles_see_stay_apart():
     full = np.ones((10, 10), bool)
-    right = [Placed(full, 10, 6, 0.5), Placed(full, 20, 0, 0.5)]
-    assert len(joined(((0, 0, 20, 20), [Placed(full, 10, 0, 0.5)]), ((10, 0, 30, 20), right))) == 3
+    right = [Placed(full, (10, 6, 20, 16), 0.5), Placed(full, (20, 0, 30, 10), 0.5)]
+    left = [Placed(full, (10, 0, 20, 10), 0.5)]
+    assert len(joined(((0, 0, 20, 20), left), ((10, 0, 30, 20), right))) == 3
 
 
 def test_an_object_of_three_tiles_is_joined_once():
     seen = ((0, 20, 0.3), (10, 20, 0.6), (20, 12, 0.9))
-    parts = [((x, 0, x + 20, 20), [Placed(np.ones((4, width), bool), x, 8, score)]) for x, width, score in seen]
+    parts = [
+        ((x, 0, x + 20, 20), [Placed(np.ones((4, width), bool), (x, 8, x + width, 12), score)])
+        for x, width, score in seen
+    ]
     (found,) = joined(*parts)
     assert (found.box, found.area) == ((0, 8, 32, 12), 128)
     assert found.score == pytest.approx((20 * 0.3 + 20 * 0.6 + 12 * 0.9) / 52)  # weighted by area
+
+
+@pytest.mark.parametrize(("most", "step"), [(200 * 150, 1), (200 * 150 - 1, 2), (200 * 150 // 30, 6)])
+def test_an_object_of_many_tiles_has_a_mask_of_limited_size(most, step, monkeypatch, caplog):
+    """The mask is that of every n-th row and column, in its place."""
+    monkeypatch.setattr(joining, "MAX_JOINED", most)
+    monkeypatch.setattr(header, "_SAID", set())
+    whole = np.ones((150, 200), bool)
+    whole[20:60, 33:94] = False
+    regions = tiles((200, 150), 64, 20)
+    parts = [
+        (region, [Placed.of(whole[region[1] : region[3], region[0] : region[2]], region, 0.9)]) for region in regions
+    ]
+    (found,) = to_objects(joined(*parts), (200, 150), (400, 300))
+    assert found.region == (0, 0, 400, 300)
+    np.testing.assert_array_equal(found.mask, whole[::step, ::step])
+    assert found.area == pytest.approx(4 * whole.sum(), rel=0.05)
+    assert ("kept at 1/" in caplog.text) == (step > 1)
 
 
 def test_geojson_on_a_map():

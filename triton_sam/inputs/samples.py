@@ -138,12 +138,17 @@ class Samples:
     is_premultiplied: bool = False
     nodata: float | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether colours() only selects channels."""
+        return self.kind in ("rgb", "grey", "white is zero") and not self.is_premultiplied
+
     def colours(self, values: Values, channels: Sequence[int] = RGB) -> Values:
         """Return stored values as grey or colours, of the same type or as bytes.
 
         Args:
             channels: the stored channels that become red, green and blue. Palettes, inks and other colour spaces are
-                converted only for the default.
+                converted only for the default. Without enough channels, the first one is grey.
 
         Returns:
             (h,w,1) or (h,w,3).
@@ -159,7 +164,7 @@ class Samples:
         if tuple(channels) == RGB and self.is_premultiplied and values.shape[2] >= 4 and values.dtype == np.uint8:
             return _decoded(values[:, :, :4], "RGBA", "RGBa")
         if max(channels) >= values.shape[2]:
-            return values[:, :, [min(channels[0], values.shape[2] - 1)]]
+            return values[:, :, :1]
         return values[:, :, list(channels)]
 
     def stretch(self, limits: tuple[float, float] | None, dtype: np.dtype[Any]) -> Stretch:

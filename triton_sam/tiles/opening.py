@@ -93,7 +93,8 @@ def open_large_image(
     Palettes, inks, inverted grey values (0 is white) and premultiplied colours are converted as in open_image().
 
     Args:
-        channels: the channels for red, green and blue. An image with fewer channels is grey.
+        channels: the channels for red, green and blue, or one for grey. With the default, an image with fewer channels
+            is grey.
         stretch: for values of more than 8 bits, two percentiles of the smallest level that become black and white, for
             example ``(1, 99)``; None: the smallest and the largest value. NaN, infinity and the file's nodata value do
             not count and become black.
@@ -259,21 +260,27 @@ class _Stored:
 
 
 def _levels(stored: _Stored, view: _View, name: str) -> list[Level]:
-    readers, sizes = [], []
-    for array, axes in zip(stored.arrays, stored.axes, strict=True):
+    levels = list(zip(stored.arrays, stored.axes, strict=True))
+    for array, axes in levels:
         _check_axes(array, axes, view, name)
-        size = tuple(array.shape[axes.index(axis)] for axis in "XY")
-        read, size = upright_reader(partial(_values, array, axes, view.index), (size[0], size[1]), stored.orientation)
-        readers.append(read)
+    part, channels = _channels_read(stored, view.channels, name)
+
+    def reader(array: Any, axes: str, part: slice) -> tuple[Read, Size]:
+        size = array.shape[axes.index("X")], array.shape[axes.index("Y")]
+        return upright_reader(partial(_values, array, axes, view.index, part), size, stored.orientation)
+
+    shown, sizes = [], []
+    for array, axes in levels:
+        read, size = reader(array, axes, part)
+        shown.append(partial(_shown, read, stored.samples, channels))
         sizes.append(size)
-    shown = [partial(_shown, read, stored.samples, view.channels) for read in readers]
     dtype = _type_shown(stored, view.channels)
     stretch = stored.samples.stretch(None, dtype)
     if is_stretched(dtype):
         stretch = _stretch_of(shown[-1], sizes[-1], stored.samples, view.percentiles)
     return [
-        Level(size, partial(_as_bytes, colours, stretch), partial(_readable, read))
-        for size, colours, read in zip(sizes, shown, readers, strict=True)
+        Level(size, partial(_as_bytes, colours, stretch), partial(_readable, reader(array, axes, slice(None))[0]))
+        for size, colours, (array, axes) in zip(sizes, shown, levels, strict=True)
     ]
 
 
@@ -285,6 +292,8 @@ def _check_axes(array: Any, axes: str, view: _View, name: str) -> None:
         raise ImageError("the image has no pixels")
     lengths = dict(zip(axes, array.shape, strict=True))
     for axis, position in view.index.items():
+        if axis in ("C", _channel_axis(axes)):
+            raise ImageError(f"--index {axis}={position}: give --channels {position} for a channel")
         if not 0 <= position < lengths.get(axis, 0):
             raise ImageError(f"there is no position {position} along the axis {axis} of {axes}")
     further = {axis: length for axis, length in lengths.items() if axis not in "YXCS" and length > 1}
@@ -294,12 +303,37 @@ def _check_axes(array: Any, axes: str, view: _View, name: str) -> None:
         say_once("axes", f"{name}: {', '.join(left)}, and the first is shown. For another one, give --index {axis}=1.")
 
 
-def _values(array: Any, axes: str, index: Mapping[str, int], x1: int, y1: int, x2: int, y2: int) -> Values:
+def _channel_axis(axes: str) -> str | None:
+    return next((axis for axis in axes if axis in "CS"), None)
+
+
+def _channel_count(stored: _Stored) -> int:
+    axis = _channel_axis(stored.axes[0])
+    return int(stored.arrays[0].shape[stored.axes[0].index(axis)]) if axis else 1
+
+
+def _channels_read(stored: _Stored, channels: tuple[int, ...], name: str) -> tuple[slice, tuple[int, ...]]:
+    """Return the stored channels to read for the shown ones, and the places of the shown ones in them."""
+    count = _channel_count(stored)
+    if max(channels) >= count:
+        if channels != RGB:
+            known = f"{count} channels, 0 to {count - 1}" if count > 1 else "one channel, 0"
+            raise ImageError(f"{name} has {known}, and --channels names {max(channels)}")
+        channels = (0,)
+    if not stored.samples.is_plain:
+        return slice(None), channels
+    first = min(channels)
+    return slice(first, max(channels) + 1), tuple(channel - first for channel in channels)
+
+
+def _values(
+    array: Any, axes: str, index: Mapping[str, int], channels: slice, x1: int, y1: int, x2: int, y2: int
+) -> Values:
     """Return a part of a level, (h,w) or (h,w,c), in the array's type."""
-    colors = next((axis for axis in axes if axis in "CS"), None)
+    colors = _channel_axis(axes)
     selection = {axis: index.get(axis, 0) for axis in axes} | {"Y": slice(y1, y2), "X": slice(x1, x2)}
     if colors:
-        selection[colors] = slice(None)
+        selection[colors] = channels
     values = np.asarray(array[tuple(selection[axis] for axis in axes)])
     kept = [axis for axis in axes if axis in ("Y", "X", colors)]
     return values.transpose([kept.index(axis) for axis in ("Y", "X", colors) if axis])
@@ -312,9 +346,8 @@ def _shown(read: Any, samples: Samples, channels: tuple[int, ...], *corners: int
 
 def _type_shown(stored: _Stored, channels: tuple[int, ...]) -> np.dtype[Any]:
     """Return the type of an image's colours without reading pixels."""
-    array, axes = stored.arrays[0], stored.axes[0]
-    count = next((array.shape[axes.index(axis)] for axis in axes if axis in "CS"), 1)
-    return stored.samples.colours(np.zeros((1, 1, count), array.dtype), channels).dtype
+    pixel = np.zeros((1, 1, _channel_count(stored)), stored.arrays[0].dtype)
+    return stored.samples.colours(pixel, channels).dtype
 
 
 def _stretch_of(read: Any, size: Sequence[int], samples: Samples, percentiles: tuple[float, float] | None) -> Stretch:

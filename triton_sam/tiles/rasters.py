@@ -29,9 +29,10 @@ class Bands:
         self.dtype = np.dtype(dataset.dtypes[0])
 
     def __getitem__(self, part: tuple[slice, slice, slice]) -> Any:
-        _, down, across = part
+        bands, down, across = part
+        numbers = [band + 1 for band in range(*bands.indices(self.shape[0]))]
         with self._lock:
-            return self._dataset.read(window=((down.start, down.stop), (across.start, across.stop)))
+            return self._dataset.read(numbers, window=((down.start, down.stop), (across.start, across.stop)))
 
 
 @contextlib.contextmanager

@@ -36,8 +36,8 @@ SUFFIX = ".embeddings.zarr"
 
 _ROWS = 1024
 """Maximum number of rows per read for the signature of an image."""
-_STRIP = 1 << 25
-"""Approximate number of pixels per read for the signature of an image."""
+_STRIP = 1 << 28
+"""Maximum number of bytes per read of several rows for the signature of an image."""
 _AGREES = 0.05
 """Maximum difference between the embeddings of a tile by two encoders (RMS of differences / RMS of values). The same
 weights in another precision or on another processor give different values and must pass. The bound is a choice, not a
@@ -63,7 +63,9 @@ def signature_of(level: Level) -> str:
     """Return the SHA-1 of all values of a level, row by row, as micro-sam's `data_signature`."""
     width, height = level.size
     read = level.values or level.read
-    rows = max(1, min(_ROWS, _STRIP // width))
+    rows, row_bytes = _ROWS, width * read(0, 0, 1, 1).nbytes
+    while rows > 1 and rows * row_bytes > _STRIP:
+        rows //= 2  # a power of 2, which fits to the tiles of most files
     digest = hashlib.sha1(usedforsecurity=False)
     for top in range(0, height, rows):
         digest.update(np.ascontiguousarray(read(0, top, width, min(height, top + rows))).data)

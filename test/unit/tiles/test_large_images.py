@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import tifffile
 from support.large_images import PLACE, SIZE, draw, write_tiff, write_zarr
 
 from triton_sam.errors import ImageError, InputError, MissingDependencyError
+from triton_sam.inputs.samples import Samples
 from triton_sam.tiles import open_large_image
 from triton_sam.tiles.pyramid import Georeference, georeference_of
 
@@ -64,6 +66,65 @@ def test_further_axes_and_channels(tmp_path):
     np.testing.assert_array_equal(found, np.moveaxis(stack[1, 2][[3, 1, 0]], 0, 2))
     with pytest.raises(ImageError, match="no position 9 along the axis Z"):
         open_large_image(tmp_path / "a.ome.tif", index={"Z": 9})
+
+
+def write_channels(path, kind, count=5):
+    """Write channels with the values 10, 20 and so on, each in a plane of its own; return them."""
+    values = np.empty((count, 64, 80), np.uint8)
+    values[:] = 10 * np.arange(1, count + 1)[:, None, None]
+    if kind == "zarr":
+        write_zarr(path, np.moveaxis(values, 0, 2), levels=1)
+    elif kind == "maps":
+        rasterio = pytest.importorskip("rasterio")
+        write(rasterio, path.with_suffix(".img"), np.moveaxis(values, 0, 2), driver="HFA").rename(path)
+    else:
+        tifffile.imwrite(path, values, metadata={"axes": "CYX"}, tile=(32, 32), photometric="minisblack")
+    return values
+
+
+@pytest.mark.parametrize(
+    ("channels", "expected"), [((3, 1, 2), [40, 20, 30]), ((4,), [50] * 3), ((0, 1, 2), [10, 20, 30])]
+)
+@pytest.mark.parametrize("name", ["a.ome.tif", "a.zarr", "a.img"])
+def test_only_the_channels_that_are_shown_are_read(name, channels, expected, tmp_path, monkeypatch):
+    kind = {".zarr": "zarr", ".img": "maps"}.get(Path(name).suffix, "tiff")
+    write_channels(tmp_path / name, kind)
+    counts = []
+    colours = Samples.colours
+
+    def counted(samples, values, channels):
+        counts.append(values.shape[2])
+        return colours(samples, values, channels)
+
+    with open_large_image(tmp_path / name, channels=channels) as image:
+        monkeypatch.setattr(Samples, "colours", counted)
+        assert image.levels[0].read(5, 5, 6, 6).tolist() == [[expected]]
+        assert image.levels[0].values(5, 5, 6, 6).tolist() == [[[10, 20, 30, 40, 50]]]
+    assert counts == [len(channels)]
+
+
+@pytest.mark.parametrize("kind", ["tiff", "zarr"])
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        ({"channels": (7,)}, "a has 5 channels, 0 to 4, and --channels names 7"),
+        ({"channels": (0, 5, 2)}, "a has 5 channels, 0 to 4, and --channels names 5"),
+        ({"index": {"C": 2}}, "give --channels 2 for a channel"),
+    ],
+)
+def test_channels_that_are_not_shown_are_one_clear_error(kind, shown, message, tmp_path):
+    write_channels(tmp_path / "a", kind)
+    with pytest.raises(ImageError, match=message):
+        open_large_image(tmp_path / "a", **shown)
+
+
+def test_by_default_an_image_with_fewer_channels_is_grey(tmp_path):
+    write_channels(tmp_path / "a", "tiff", count=2)
+    with open_large_image(tmp_path / "a") as image:
+        assert image.levels[0].read(5, 5, 6, 6).tolist() == [[[10, 10, 10]]]
+    tifffile.imwrite(tmp_path / "b.tif", np.full((64, 80), 7, np.uint8), tile=(32, 32))
+    with pytest.raises(ImageError, match=r"b.tif has one channel, 0, and --channels names 1"):
+        open_large_image(tmp_path / "b.tif", channels=(1,))
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int16, np.float32])

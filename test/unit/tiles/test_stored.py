@@ -19,7 +19,8 @@ from triton_sam.client.server_models import EncoderIdentity
 from triton_sam.errors import ConfigurationError, InputError
 from triton_sam.tiles import LargeImageClient, open_large_image, precompute
 from triton_sam.tiles.parts import Blocks
-from triton_sam.tiles.stored import StoredTiles, stretched
+from triton_sam.tiles.pyramid import Level
+from triton_sam.tiles.stored import StoredTiles, signature_of, stretched
 
 OBJECTS = [(1510, 905, 1700, 1300), (60, 60, 100, 90), (2900, 2100, 3000, 2200)]
 
@@ -73,6 +74,19 @@ def test_the_layout_is_that_of_micro_sam(slide, stored):
             assert tile.attrs["original_size"] == list(part.shape[:2])
             assert max(tile.attrs["input_size"]) == 1024
             number += 1
+
+
+def test_the_signature_is_computed_in_strips_of_limited_bytes(monkeypatch):
+    values = np.random.default_rng(1).integers(0, 9999, (50, 30, 40), dtype=np.uint16)
+    sizes = []
+
+    def read(x1, y1, x2, y2):
+        sizes.append(values[y1:y2, x1:x2].nbytes)
+        return values[y1:y2, x1:x2]
+
+    monkeypatch.setattr("triton_sam.tiles.stored._STRIP", 20_000)
+    assert signature_of(Level((30, 50), read)) == hashlib.sha1(values.tobytes(), usedforsecurity=False).hexdigest()
+    assert max(sizes) <= 20_000
 
 
 def test_every_point_lies_in_a_block_with_its_surroundings():

@@ -40,7 +40,7 @@ def say_pages(image: Image.Image, name: str) -> None:
         say_once(
             "pages",
             f"{name} has {count} pages or frames, and only the first is used. For another one, save it as a file of "
-            "its own, or (TIFF) use `triton-sam large --index`.",
+            "its own, or (TIFF pages of one size) use `triton-sam large --index`.",
         )
 
 
@@ -108,7 +108,7 @@ _KEPT_TEXT = 1 << 20
 MANY_PAGES = 100
 """Maximum number of pages that are counted, because counting reads the header of each page."""
 _ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")
-_SMALLER_OR_MASK = 0b101
+SMALLER_OR_MASK = 0b101
 """The bits of the tag NewSubfileType of pages that are not separate images: levels of a pyramid, and masks."""
 _SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
 
@@ -282,7 +282,7 @@ def count_pages(image: Image.Image) -> int:
     with contextlib.suppress(Exception):  # EOFError after the last page; a damaged page raises almost any exception
         for number in range(1, MANY_PAGES):
             image.seek(number)
-            count += not int(tag(image, _SUBFILE_TYPE, 0)) & _SMALLER_OR_MASK
+            count += not int(tag(image, _SUBFILE_TYPE, 0)) & SMALLER_OR_MASK
     image.seek(0)
     return count
 

@@ -21,7 +21,7 @@ from .._common.text import one_line
 from ..errors import DownloadError, ImageError, SamError
 from ..families.base import Size
 from ..inputs.formats import RASTER_SUFFIXES
-from ..inputs.header import TURNED, say_once
+from ..inputs.header import SMALLER_OR_MASK, TURNED, say_once
 from ..inputs.remote import RemoteFile, is_remote, place_of
 from ..inputs.samples import (
     ORIENTATION,
@@ -66,6 +66,8 @@ def upright_reader(read: Read, size: Size, orientation: int) -> tuple[Read, Size
 _GIVE = "give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image"
 _BYTE_ORDERS = (b"II", b"MM")
 """The first bytes of TIFF files."""
+_SLIDES = ("svs", "qpi", "ndpi", "bif", "avs", "philips")
+"""tifffile's kinds of files with one image of a slide and further images of the whole glass."""
 _NAMED = 4
 """Maximum number of images of a folder in an error message."""
 _SAMPLE = 1 << 22
@@ -162,12 +164,12 @@ def _open_tiff(path: Path, view: _View) -> LargeImage:
             with path.open("rb") as local:
                 _check_header(path, local)
         file = stack.enter_context(tifffile.TiffFile(source))
-        series = file.series[0]
+        series = _largest_series(file.series, path.name)
         stores = [NotingStore(series.aszarr(level=level)) for level in range(len(series.levels))]
         with read_errors():
             arrays = [CheckedArray(zarr.open(store, mode="r")) for store in stores]
         page = series.keyframe
-        tags = (page.geotiff_tags if file.is_geotiff else None) or {}
+        tags = (page.geotiff_tags if page.is_geotiff else None) or {}
         turn = None if tags else page.tags.get(ORIENTATION)
         stored = _Stored(
             arrays, [level.axes for level in series.levels], samples_of_page(page), 1 if turn is None else turn.value
@@ -176,6 +178,26 @@ def _open_tiff(path: Path, view: _View) -> LargeImage:
         if source is not path and source.failure:  # tifffile skips unreadable data
             raise source.failure
         return LargeImage(path.name, levels, georeference_of(tags), stack.pop_all().close)
+
+
+def _largest_series(found: Sequence[Any], name: str) -> Any:
+    """Return the image with the most pixels of a TIFF file, the first of equal ones, and report whether it has others.
+
+    Args:
+        found: tifffile's series. Those of slides are one image, and its label, macro photograph and thumbnail.
+    """
+    sizes = [dict(zip(each.axes, each.shape, strict=True)) for each in found]
+    pixels = [size.get("X", 0) * size.get("Y", 0) for size in sizes]
+    place = pixels.index(max(pixels))
+    count = sum(not each.keyframe.subfiletype & SMALLER_OR_MASK for each in found)
+    if count > 1 and found[place].kind not in _SLIDES:
+        size = f"{sizes[place]['X']} x {sizes[place]['Y']} pixels"
+        say_once(
+            "series",
+            f"{name} holds {count} images, and the largest, of {size}, is shown. For another one, save it as a file "
+            "of its own.",
+        )
+    return found[place]
 
 
 def _open_zarr(path: Path, view: _View) -> LargeImage:

@@ -158,6 +158,8 @@ LARGE = [
     ("large slide.tif --everything --out clip", "cannot write clip: it is a folder"),
     ("large slide.tif --point 1,1 --out slide.tif", "slide.tif is an image of this command"),
     ("large slide.tif --point 1,1 --overlay slide.tif", "--overlay slide.tif: the name must end in .png"),
+    ("large slide.tif --point 1,1 --channels 7", "slide.tif has 3 channels, 0 to 2, and --channels names 7"),
+    ("large slide.tif --point 1,1 --index C=2", "give --channels 2 for a channel"),
     ("large photo.png --point 3,4", "photo.png cannot be read as a large image: give a TIFF file"),
     ("large photo.png --point 3,4", "use `triton-sam predict`"),
     ("large clip --point 1,1", "clip is a folder, but not one of an OME-Zarr image: give a TIFF file"),

@@ -13,6 +13,7 @@ import tifffile
 from support.large_images import PLACE, SIZE, draw, write_tiff, write_zarr
 
 from triton_sam.errors import ImageError, InputError, MissingDependencyError
+from triton_sam.inputs import header
 from triton_sam.inputs.samples import Samples
 from triton_sam.tiles import open_large_image
 from triton_sam.tiles.pyramid import Georeference, georeference_of
@@ -66,6 +67,57 @@ def test_further_axes_and_channels(tmp_path):
     np.testing.assert_array_equal(found, np.moveaxis(stack[1, 2][[3, 1, 0]], 0, 2))
     with pytest.raises(ImageError, match="no position 9 along the axis Z"):
         open_large_image(tmp_path / "a.ome.tif", index={"Z": 9})
+
+
+MACRO, SCAN = np.full((64, 80), 10, np.uint8), np.full((256, 512), 20, np.uint8)
+SCN = """<?xml version="1.0"?><scn xmlns="http://www.leica-microsystems.com/scn/2010/10/01"><collection name="a">
+<image name="macro"><pixels><dimension r="0" ifd="0"/></pixels></image>
+<image name="scan"><pixels><dimension r="0" ifd="1"/></pixels></image></collection></scn>"""
+
+
+def write_images(path, *images, **options):
+    with tifffile.TiffWriter(path, ome=path.name.endswith(".ome.tif")) as writer:
+        for number, image in enumerate(images):
+            writer.write(image, tile=(32, 32), **({} if number else options))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("a.tif", {"metadata": None}), ("a.ome.tif", {}), ("a.scn", {"description": SCN, "metadata": None})],
+)
+def test_the_largest_of_several_images_is_shown_and_said_once(name, options, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(header, "_SAID", set())
+    path = write_images(tmp_path / name, MACRO, SCAN, **options)
+    for _ in range(2):
+        with open_large_image(path) as image:
+            assert image.size == (512, 256)
+            assert image.levels[0].read(5, 5, 6, 6).tolist() == [[[20] * 3]]
+    assert [record.message.partition(". ")[0] for record in caplog.records] == [
+        f"{name} holds 2 images, and the largest, of 512 x 256 pixels, is shown"
+    ]
+
+
+def test_the_first_of_equal_images_is_shown(tmp_path):
+    with open_large_image(write_images(tmp_path / "a.ome.tif", SCAN, SCAN + 1)) as image:
+        assert image.levels[0].read(5, 5, 6, 6).tolist() == [[[20] * 3]]
+
+
+@pytest.mark.parametrize("kind", ["slide", "pyramid and mask"])
+def test_nothing_is_said_about_thumbnails_levels_and_masks(kind, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(header, "_SAID", set())
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        tiled = {"tile": (32, 32), "metadata": None}
+        if kind == "slide":
+            writer.write(SCAN, description="Aperio Image Library v1", **tiled)
+            writer.write(MACRO, metadata=None)
+        else:
+            writer.write(SCAN, **tiled)
+            writer.write(SCAN > 0, subfiletype=4, **tiled)
+            writer.write(SCAN[::3, ::5], subfiletype=1, **tiled)
+    with open_large_image(tmp_path / "a.tif") as image:
+        assert image.levels[0].read(5, 5, 6, 6).tolist() == [[[20] * 3]]
+    assert caplog.text == ""
 
 
 def write_channels(path, kind, count=5):

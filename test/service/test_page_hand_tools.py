@@ -143,6 +143,12 @@ def test_polygons_are_added_to_the_mask_and_taken_out(two_objects):
     page.page.locator(".facts").nth(1).click()
     for corner in CORNERS:
         page.click(*corner)
+    page.page.keyboard.press("Tab")
+    details = page.page.locator(".panel details").first
+    before_keys = details.evaluate("(each) => each.open")
+    for key, is_open in (("Space", not before_keys), ("Enter", before_keys)):
+        details.locator("summary").press(key)
+        assert details.evaluate("(each) => each.open") == is_open
     assert "4 corners" in page.page.inner_text("#polygon-hint")
     drag(page, (100, 580), (60, 590))  # a corner that is there is moved
     page.click(300, 480, button="right")

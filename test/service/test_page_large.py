@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.conditions import wait_until
 from support.large_images import write_tiff
 from support.running_browser import GRAVE, LAYOUT_FAULTS, NARROW, WIDE, Page
 from support.running_service import running_service
 
 DISC = (200 + 800, 180 + 600)
 """The middle of a red disc, in pixels of the slide."""
+MAP = "map of a town whose name is long.tif"
+MASKS = "tritonSam.scene.objects.map(tritonSam.maskOf)"
 TILES_ARE_THERE = "tritonSam.image && tritonSam.tiles.isComplete(tritonSam.stage, devicePixelRatio)"
 
 
@@ -21,7 +24,7 @@ def slides(tmp_path_factory, images):
     with Image.open(images / "shapes.jpg") as shapes:
         pixels = np.tile(np.asarray(shapes.convert("RGB")), (3, 3, 1))
     write_tiff(folder / "slide.tif", pixels)
-    write_tiff(folder / "map of a town whose name is long.tif", pixels[:700, :900], levels=1)
+    write_tiff(folder / MAP, pixels[:700, :900], levels=1)
     return folder
 
 
@@ -116,6 +119,23 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, slide_service):
     assert [each["properties"]["object"] for each in document["features"]] == [1, 2]
     ring = document["features"][0]["geometry"]["coordinates"][0][0]
     assert ring[0] == ring[-1]
+
+    masks = page.page.evaluate(MASKS)
+    with page.held(r"/v1/large/\w+$") as held:
+        for label in (MAP, "slide.tif"):
+            page.page.select_option("#image", label=label)
+        wait_until(lambda: page.page.wait_for_timeout(20) or len(held) == 2)
+        held.pop().continue_()
+        page.wait(TILES_ARE_THERE)
+        with page.page.expect_event("requestfinished", lambda request: request.url.endswith(ids[MAP])):
+            held.pop().continue_()
+        page.page.evaluate("new Promise(requestAnimationFrame)")
+    assert page.page.evaluate("tritonSam.image.name") == "slide.tif"
+    assert page.page.evaluate(MASKS) == masks
+    asked = []
+    page.page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    page.page.reload()
+    assert asked == ["beforeunload"]
     assert page.faults == []
 
 
@@ -143,7 +163,7 @@ def test_moves_zooms_and_other_images_show_the_right_level(opened, slide_service
     assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.stage.unit)") == 1
 
     page.page.set_viewport_size(NARROW)
-    page.page.select_option("#image", label="map of a town whose name is long.tif")
+    page.page.select_option("#image", label=MAP)
     page.wait("tritonSam.image?.width === 900")
     page.wait(TILES_ARE_THERE)
     assert page.page.evaluate(LAYOUT_FAULTS) == []

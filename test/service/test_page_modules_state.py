@@ -96,6 +96,8 @@ def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules):
     colors = modules.run("scene", "(number, { colorOf }) => colorOf(number)", list(range(1, 201)))
     assert len(set(colors[:40])) == 40
     assert all(len(each) == 7 and int(each[1:], 16) >= 0 for each in colors)
+    lines = modules.run("scene", "(text, { lineOf }) => lineOf(text)", ["a\nb", "\N{SNAIL}" * 61, None])
+    assert lines == ["a b", "\N{SNAIL}" * 60, ""]
     source = """(kinds, { Scene, withObjects }) => {
       const scene = new Scene();
       scene.change(() => scene.begin());
@@ -172,6 +174,33 @@ def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules):
         assert found == [wanted, min(6, len(wanted)), True]
 
 
+def test_tiles_that_failed_for_a_moment_are_fetched_again(modules):
+    source = """async (status, { Tiles }) => {
+      const later = globalThis.setTimeout;
+      globalThis.setTimeout = (act) => later(act);
+      globalThis.createImageBitmap = async () => ({ close() {} });
+      const [asked, warnings] = [new Map(), []];
+      const fetchTile = async (path) => {
+        asked.set(path, 1 + (asked.get(path) ?? 0));
+        if (asked.get(path) > 2) return { blob: async () => null };
+        throw status === "broken" ? new TypeError(status) : Object.assign(new Error(), { status });
+      };
+      const info = { id: 7, tile: 512, levels: [{ columns: 2, rows: 1 }], width: 1024, height: 512 };
+      const view = { unit: 1, shown: () => [0, 0, 1024, 512], middle: () => [0, 0], toScreen: (x, y) => [x, y] };
+      const draw = () => tiles.draw({ drawImage() {} }, view, 1);
+      const tiles = new Tiles(info, fetchTile, draw, () => warnings.push(status));
+      draw();
+      for (let wait = 0; wait < 9; wait++) await new Promise((done) => later(done, 2));
+      globalThis.setTimeout = later;
+      return [Math.max(...asked.values()), warnings.length, tiles.isComplete(view, 1)]; }"""
+    expected = {
+        **{status: [3, 1, True] for status in (0, 502, 504, "broken")},
+        **{status: [3, 0, True] for status in (429, 503)},
+        **{status: [1, 2, False] for status in (404, 422)},
+    }
+    assert modules.run("large-tiles", source, list(expected)) == list(expected.values())
+
+
 def test_frames_are_loaded_once_the_newest_first_and_a_few_at_a_time(modules):
     rng = np.random.default_rng(7)
     inputs = [rng.integers(0, 30, 60).tolist() for _ in range(30)]
@@ -205,6 +234,22 @@ def test_frames_are_loaded_once_the_newest_first_and_a_few_at_a_time(modules):
         assert found["order"] == [*distinct[:3], *reversed(distinct[3:])]
         assert (found["ends"], found["aborted"]) == (["given up"] * 2, True)
         assert found["loaded"] == [101]  # the last eight pictures are kept
+
+
+def test_an_edit_that_waits_does_not_change_another_image(modules):
+    source = """async (keys, { Edits }) => {
+      const [done, warnings] = [[], []];
+      const page = { image: { key: keys[0] }, warn: (text) => warnings.push(text) };
+      const edits = new Edits(page);
+      let letGo;
+      void edits.attempt(() => new Promise((go) => (letGo = go)));
+      const waiting = edits.attempt(() => done.push(page.image.key));
+      await null;
+      page.image = { key: keys[1] };
+      letGo();
+      await waiting;
+      return [done, warnings.map((text) => text.includes("changed meanwhile"))]; }"""
+    assert modules.run("edits", source, [["a", "a"], ["a", "b"]]) == [[["a"], []], [[], [True]]]
 
 
 def test_images_that_the_browser_rejects_and_changes_of_another_tab_are_not_lost(modules):

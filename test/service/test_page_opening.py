@@ -97,6 +97,9 @@ def test_images_are_opened_in_all_ways(page, tmp_path):
     page.page.click("#banner-close")
     assert page.page.is_hidden("#banner")
     page.refused(415)
+    page.page.evaluate("tritonSam.pictures.openUrl('https://host/folder%2Fphoto.jpg')")
+    assert page.banner().startswith("photo.jpg: ")
+    page.refused(403)
 
 
 @pytest.mark.slow

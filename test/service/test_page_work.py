@@ -21,6 +21,9 @@ WITHOUT_FILES = """() => new Promise((done) => indexedDB.open("triton-sam").onsu
   const transaction = target.result.transaction("files", "readwrite");
   transaction.objectStore("files").clear();
   transaction.oncomplete = done; })"""
+UNCLEAR = "document.getElementById('banner').textContent.includes('not the only ones of their name')"
+LONG = "x" * 240 + ".jpg"
+"""The name of a file that is too long for data sets."""
 DAMAGED = (
     "{",
     "null",
@@ -166,6 +169,22 @@ def test_hidden_objects_are_left_out_of_data_sets_and_files_that_cannot_be_read_
     page.open(images / "street.jpg")
     page.page.click("#export")
     page.wait("document.getElementById('banner').textContent.includes('no image has an object')")
+
+    for folder in ("a", "b"):
+        (tmp_path / "all" / folder).mkdir(parents=True)
+        (tmp_path / "all" / folder / LONG).write_bytes((images / "shapes.jpg").read_bytes() + folder.encode())
+    page.page.set_input_files("#folder", tmp_path / "all")
+    page.opened(LONG)
+    coco["categories"][0]["name"] = "dog" * 30
+    for path, found in ((LONG, []), (f"b/{LONG}", [f"b/{LONG}"])):
+        coco["images"][0]["file_name"] = path
+        (tmp_path / "coco.json").write_text(json.dumps(coco))
+        page.page.set_input_files("#file", tmp_path / "coco.json")
+        page.wait(f"{UNCLEAR} === {str(not found).lower()}")
+        assert page.page.evaluate("tritonSam.pictures.shelf.drawn.map(({ entry }) => entry.path)") == found
+    with zipfile.ZipFile(io.BytesIO(page.download("#export")[1])) as archive:
+        coco = json.loads(archive.read("coco.json"))
+    assert (coco["images"][0]["file_name"], coco["categories"][0]["name"]) == (f"{'x' * 196}.jpg", "dog" * 20)
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 // Reads COCO files with masks as run lengths, compressed or not, or as polygons.
 
 import { fillRings, spansOfBitmap } from "./bitmap.js";
+import { lineOf } from "./scene.js";
 import { measure, runsOf, spansOf, toRle } from "./spans.js";
 
-/** Return a COCO file's objects, as Map of image name -> [{label, name, rle, area, bbox, score}]. */
+/** Return a COCO file's images, as [[path, [{label, name, rle, area, bbox, score}]]]. */
 export function readCoco(text) {
   const { images, annotations, categories } = parsed(text);
-  const labels = new Map((categories ?? []).map(({ id, name }) => [id, String(name)]));
+  const labels = new Map((categories ?? []).map(({ id, name }) => [id, lineOf(name)]));
   const sizes = new Map(images.map(({ id, width, height }) => [id, [height, width]]));
   const objects = new Map(images.map(({ id }) => [id, []]));
   annotations.forEach((annotation, index) => {
@@ -16,12 +17,12 @@ export function readCoco(text) {
       if (!facts.area) return; // an empty mask
       const label = labels.get(annotation.category_id) ?? "";
       const score = Number.isFinite(annotation.score) ? annotation.score : 1;
-      objects.get(annotation.image_id).push({ label, name: annotation.name, rle, ...facts, score });
+      objects.get(annotation.image_id).push({ label, name: lineOf(annotation.name), rle, ...facts, score });
     } catch (problem) {
       throw new Error(`annotation ${index + 1}: ${problem.message}`);
     }
   });
-  return new Map(images.map(({ id, file_name: name }) => [String(name).split(/[/\\]/).at(-1), objects.get(id)]));
+  return images.map(({ id, file_name: path }) => [String(path).replaceAll("\\", "/"), objects.get(id)]);
 }
 
 function parsed(text) {

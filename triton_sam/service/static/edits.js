@@ -44,12 +44,17 @@ export class Edits {
   }
 
   /**
-   * Edit the masks of objects with ``act``, after all earlier edits.
+   * Edit the masks of objects with ``act``, after all earlier edits; an error if another image is open by then.
    *
    * It may wait for full-size masks; the banner shows errors.
    */
   attempt(act) {
-    this.#queue = this.#queue.then(act).catch((problem) => this.#page.warn(`The mask was not changed: ${problem.message}`));
+    const key = this.image?.key;
+    const actHere = () => {
+      if (this.image?.key !== key) throw new Error(CHANGED);
+      return act();
+    };
+    this.#queue = this.#queue.then(actHere).catch((problem) => this.#page.warn(`The mask was not changed: ${problem.message}`));
     return this.#queue;
   }
 

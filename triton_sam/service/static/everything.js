@@ -3,7 +3,7 @@
 import { $, connect, enable, reveal } from "./dom.js";
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
-import { colorOf } from "./scene.js";
+import { colorOf, lineOf } from "./scene.js";
 import { contains, measure, pathOf, spansOf, toRle, union } from "./spans.js";
 
 const FAINT = 0.55; // factor of the objects' opacity
@@ -331,5 +331,5 @@ export class Everything {
 }
 
 function labelOf(item) {
-  return item.label ?? item.mergedLabel ?? "";
+  return lineOf(item.label ?? item.mergedLabel);
 }

@@ -87,8 +87,11 @@ export function installKeys(actions, list, tool) {
 
   function press(key, event) {
     const held = (event.ctrlKey || event.metaKey ? "ctrl+" : "") + (event.altKey ? "alt+" : "");
+    const isOnControl = event.target.closest?.("button, summary, select, a, input");
+    const presses = key === " " || (key === "enter" && document.body.dataset.by === "keys");
+    if (!held && isOnControl && presses) return false; // the browser presses the control
     if (!held && tool(key) !== false) return true;
-    if (!held && key === " ") return !event.target.closest("button, select, a, input") && (event.repeat || actions.space(true));
+    if (!held && key === " ") return event.repeat || actions.space(true);
     const act = ACTS[`${held}${event.shiftKey ? "shift+" : ""}${key}`] ?? (held ? null : ACTS[key]);
     return act ? act(actions, event) : false;
   }

@@ -1,6 +1,9 @@
 // The tiles of a large image: fetched when a view needs them, a few at a time; the most recently used are kept.
 
 const AT_A_TIME = 6;
+const PAUSE = 1000; // ms before a tile is fetched again
+const TEMPORARY = [0, 429, 502, 503, 504]; // the status of errors that pass; 0: the service cannot be reached
+const BUSY = [429, 503];
 const KEPT = 256; // about 256 MB as bitmaps of 512 x 512 pixels
 
 export class Tiles {
@@ -15,6 +18,7 @@ export class Tiles {
     this.kept = new Map(); // by key: a bitmap, or null while loading or after a failure
     this.wanted = [];
     this.running = 0;
+    this.isDown = false; // whether the user knows that the service cannot be reached
     this.abort = new AbortController();
   }
 
@@ -111,13 +115,17 @@ export class Tiles {
     try {
       const answer = await this.fetchTile(`/v1/large/${this.info.id}/levels/${key}`, { signal });
       const bitmap = await createImageBitmap(await answer.blob());
+      this.isDown = false;
       if (signal.aborted) bitmap.close();
       else this.kept.set(key, bitmap);
     } catch (error) {
       if (error.name === "AbortError") return;
-      // After 503 or 429, the tile is fetched again when it is next drawn; other errors are kept, and shown once.
-      if (error.status === 503 || error.status === 429) setTimeout(() => (this.kept.delete(key), this.changed()), 1000);
-      else this.failed(error);
+      const isTemporary = TEMPORARY.includes(error.status) || error.name === "TypeError"; // the connection broke
+      if (!isTemporary) return this.failed(error);
+      setTimeout(() => (this.kept.delete(key), this.changed()), PAUSE);
+      if (BUSY.includes(error.status) || this.isDown) return;
+      this.isDown = true;
+      this.failed(error);
     }
   }
 

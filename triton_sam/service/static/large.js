@@ -19,6 +19,8 @@ const asked = new Map(); // pending requests, by object id
 const page = { image: null, tiles: null, corner: null, stage, scene, maskOf: (object) => answers.get(keyOf(object))?.mask ?? null };
 let hasKeys = false; // whether the keyboard moves the image, so that the middle is marked
 let asking = null;
+let opened = 0; // calls of open(), the last of which counts
+const work = new Map(); // by image id: {state, answers} of the objects of images that were open before
 
 /** Return the result of ``send()``; request a token from the user as often as the service requires one. */
 async function ask(send) {
@@ -43,19 +45,31 @@ async function showImages() {
 }
 
 async function open(id) {
+  const number = ++opened;
   stop();
+  if (scene.objects.length) work.set(page.image.id, { state: scene.state, answers: [...answers] });
   page.tiles?.close();
-  page.image = stage.picture = null; // without an image, the stage ignores clicks
+  page.image = page.corner = stage.picture = null; // without an image, the stage ignores clicks
   scene.reset();
   for (const each of [answers, latest]) each.clear();
   warn("");
   const info = await (await ask(() => call(`/v1/large/${id}`))).json();
+  if (number !== opened) return;
   page.image = info;
   page.tiles = new Tiles(info, (path, options) => ask(() => call(path, options)), () => stage.redraw(), (error) => warn(error.message));
   history.replaceState(null, "", `#${encodeURIComponent(info.name)}`);
   $("picture-info").textContent = `${info.width} × ${info.height} pixels${info.epsg ? `, EPSG:${info.epsg}` : ""}`;
   stage.show(page.tiles, info);
-  show();
+  restore(info.id);
+}
+
+/** Show the objects that an image had when another one was opened. */
+function restore(id) {
+  const { state, answers: known } = work.get(id) ?? { answers: [] };
+  work.delete(id);
+  if (state) scene.restore(state);
+  for (const [key, answer] of known) answers.set(key, answer);
+  void segment();
 }
 
 function keyOf(object) {
@@ -243,6 +257,7 @@ connect({
   "zoom-fit": () => stage.fit(),
   save: () => save(toGeoJson(), `${page.image.name.split("/").pop()}.geojson`),
 });
+addEventListener("beforeunload", (event) => (scene.objects.length || work.size) && event.preventDefault());
 connect({ image: () => open($("image").value).catch((error) => warn(error.message)) }, "change");
 globalThis.tritonSam = page; // for tests, and for the browser's console
 showImages().catch((error) => warn(error.message));

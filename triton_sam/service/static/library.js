@@ -4,8 +4,9 @@ const NAME = "triton-sam";
 const VERSION = 1;
 
 /**
- * An entry is {key, order, id, name, width, height, opened, thumb, state, revision}. ``id`` is the service's, null before
- * the first upload; ``state`` is that of a Scene and its found objects. The image's bytes are in a separate store.
+ * An entry is {key, order, id, name, path, width, height, opened, thumb, state, revision}. ``id`` is the service's, null
+ * before the first upload; ``path`` is that in an opened folder; ``state`` is that of a Scene and its found objects. The
+ * image's bytes are in a separate store.
  */
 export class Library {
   #db = null;

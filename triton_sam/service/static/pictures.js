@@ -220,7 +220,8 @@ export class Pictures {
 function nameOf(url) {
   try {
     const { hostname, pathname } = new URL(url);
-    return decodeURIComponent(pathname.split("/").filter(Boolean).at(-1) ?? hostname);
+    const last = decodeURIComponent(pathname.split("/").filter(Boolean).at(-1) ?? hostname);
+    return last.split("/").filter(Boolean).at(-1) ?? "image";
   } catch {
     return "image";
   }

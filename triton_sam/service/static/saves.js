@@ -3,8 +3,9 @@
 
 import { cutoutOf, maskToPng, overlayOf } from "./exact.js";
 import * as rest from "./rest.js";
-import { classOf, hasPrompt, promptOf } from "./scene.js";
+import { classOf, hasPrompt, promptOf, UNPRINTABLE } from "./scene.js";
 
+const LONGEST = 200; // bytes of an image's name in a data set
 const ENDINGS = { png: "masks.zip", rle: "masks.jsonl", coco: "coco.json", overlay: "overlay.mp4" };
 
 /** Save the mask of one object as PNG: 255 inside, 0 outside. */
@@ -123,11 +124,20 @@ async function known(shelf, entry, object, masks, model) {
   }
 }
 
-/** Return a name with a unique part before the suffix, because formats name their files after it. */
+/** Return a name that the service accepts, with a unique part before the suffix: formats name their files after it. */
 function fresh(name, taken) {
-  const [, stem, suffix] = /^(.*?)(\.[^.]*)?$/.exec(name);
-  let free = stem;
-  for (let number = 2; taken.has(free); number++) free = `${stem}-${number}`;
-  taken.add(free);
-  return free + (suffix ?? "");
+  const [, stem, suffix = ""] = /^(.*?)(\.[^.]*)?$/.exec(name.replace(UNPRINTABLE, " ").replace(/[/\\]/g, "_"));
+  for (let number = 1; ; number++) {
+    const ending = number > 1 ? `-${number}` : "";
+    const letters = [...stem];
+    while (letters.length && bytesOf(letters.join("") + ending + suffix) > LONGEST) letters.pop();
+    const free = letters.join("") + ending;
+    if (taken.has(free)) continue;
+    taken.add(free);
+    return free + suffix;
+  }
+}
+
+function bytesOf(text) {
+  return new TextEncoder().encode(text).length;
 }

@@ -16,6 +16,7 @@ export function colorOf(number) {
   return `#${channel(0)}${channel(8)}${channel(4)}`;
 }
 
+export const UNPRINTABLE = /[\p{Cc}\ufffe\uffff]/gu;
 const KEPT_STEPS = 50; // stored steps of the history
 
 export class Scene {
@@ -105,7 +106,7 @@ export class Scene {
   duplicate(object) {
     const copy = this.begin();
     const { id, color } = copy;
-    Object.assign(copy, structuredClone(object), { id, color, name: `${object.name} copy`.slice(0, 60), visible: true });
+    Object.assign(copy, structuredClone(object), { id, color, name: lineOf(`${object.name} copy`), visible: true });
     this.move(id, this.objects.indexOf(object) + 1);
   }
 
@@ -160,6 +161,11 @@ export function withObjects(state, objects) {
 /** Return the class of an object: its label, or its name if it has none. */
 export function classOf(object) {
   return object.label || object.name;
+}
+
+/** Return a text as a label or a name that data sets accept: a line of at most 60 characters. */
+export function lineOf(text) {
+  return [...String(text ?? "").replace(UNPRINTABLE, " ")].slice(0, 60).join("");
 }
 
 /** Whether an object has a prompt; in a video (``prompts``), it may be in another frame. */

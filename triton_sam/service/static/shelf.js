@@ -51,7 +51,7 @@ export class Shelf {
     const added = [];
     for (const file of files) {
       const picture = await createImageBitmap(file).catch(() => null);
-      const entry = this.#newEntry({ name: file.name, thumb: picture && thumbOf(picture) });
+      const entry = this.#newEntry({ name: file.name, path: pathOf(file), thumb: picture && thumbOf(picture) });
       added.push(entry);
       await this.#library.add(entry, file);
       picture?.close();
@@ -128,19 +128,27 @@ export class Shelf {
     return [...new Set(this.#entries.flatMap((entry) => entry.state?.labels ?? []))].sort();
   }
 
-  /** Add a COCO file's objects to the images of the same name. Return a sentence about skipped objects, or "". */
+  /**
+   * Add a COCO file's objects to the images of the same path in a folder, or of the same name if only one image has it.
+   * Return a sentence about skipped objects, or "".
+   */
   async importCoco(file) {
-    const byName = readCoco(await file.text());
+    const images = readCoco(await file.text()).map(([path, objects]) => ({ path, name: path.split("/").at(-1), objects }));
+    const [paths, names] = [countsOf(images.map(({ path }) => path)), countsOf(images.map(({ name }) => name))];
     this.note();
-    const [missing, other] = [[], []];
-    for (const [name, objects] of byName) {
-      const entry = this.#entries.find((each) => each.name === name);
+    const [missing, unclear, other] = [[], [], []];
+    for (const { path, name, objects } of images) {
+      const named = this.#entries.filter((each) => each.name === name);
+      const whole = named.filter((each) => each.path === path);
+      const [[entry, ...others], count] = whole.length ? [whole, paths.get(path)] : [named, names.get(name)];
       if (!entry) missing.push(name);
+      else if (others.length || count > 1) unclear.push(path);
       else if (!(await this.#fits(entry, objects))) other.push(name);
       else if (objects.length) await this.#take(entry, objects);
     }
     const parts = [];
     if (missing.length) parts.push(`not open: ${listed(missing)}`);
+    if (unclear.length) parts.push(`not the only ones of their name: ${listed(unclear)}`);
     if (other.length) parts.push(`of another size: ${listed(other)}`);
     return parts.length && `${file.name}: left out images that are ${parts.join("; and ")}`;
   }
@@ -192,8 +200,8 @@ export class Shelf {
     for (const [index, entry] of this.#entries.entries()) {
       files.push({ name: `images/${index + 1}/${entry.name}`, content: await this.fileOf(entry) });
     }
-    const images = this.#entries.map(({ id, name, width, height, thumb, state }, index) => {
-      return { file: files[index].name, type: files[index].content.type, id, name, width, height, thumb, state };
+    const images = this.#entries.map(({ id, name, path, width, height, thumb, state }, index) => {
+      return { file: files[index].name, type: files[index].content.type, id, name, path, width, height, thumb, state };
     });
     files.unshift({ name: "project.json", content: JSON.stringify({ format: FORMAT, images }) });
     save(await zip(files), "project.triton-sam.zip");
@@ -265,6 +273,17 @@ function imagesOf(text, files) {
 
 function listed(names) {
   return names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
+}
+
+/** Return the path of a file in the folder that the user has opened; empty for other files. */
+function pathOf(file) {
+  return file.webkitRelativePath.split("/").slice(1).join("/");
+}
+
+function countsOf(texts) {
+  const counts = new Map();
+  for (const text of texts) counts.set(text, 1 + (counts.get(text) ?? 0));
+  return counts;
 }
 
 function thumbOf(picture) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
@@ -26,6 +27,8 @@ from .sources import ImageItem
 
 Worker = TypeVar("Worker")
 
+MAX_LATE = 2
+"""Consecutive requests that may take too long before their server counts as gone."""
 BUSY_PAUSE = 0.5
 """Maximum pause in seconds before a request to a busy server is repeated."""
 
@@ -48,8 +51,8 @@ def annotate(
         work: annotates one image with one of the workers. A refused image becomes a record with an error.
         workers: the first arguments of ``work``, for example clients of several servers. Each is used by one thread at
             a time.
-        is_ready: asked after a request that took too long: a worker that is ready goes on with other images, and
-            another one counts as gone.
+        is_ready: asked after a request that took too long. If the worker is ready, the image becomes a record with an
+            error, at most MAX_LATE in a row; otherwise the server counts as gone.
     """
     crew = _Crew(work, workers, progress, is_ready)
     pool = ThreadPoolExecutor(len(workers))
@@ -75,6 +78,7 @@ class _Crew(Generic[Worker]):
         self._is_ready = is_ready
         self._free: SimpleQueue[Worker | None] = SimpleQueue()
         self._left = len(workers)
+        self._late: Counter[int] = Counter()  # requests of each worker that took too long, since one that did not
         self._failure: ServerError | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -118,16 +122,20 @@ class _Crew(Generic[Worker]):
     def _patiently(self, worker: Worker, item: ImageItem) -> ImageRecord:
         while True:
             try:
-                return self._work(worker, item)
+                record = self._work(worker, item)
             except ServerBusyError:
                 if self._stopped.wait(spread(BUSY_PAUSE)):
                     raise
             except ServerTimeoutError as error:
-                if not self._is_ready(worker):
+                self._late[id(worker)] += 1
+                if self._late[id(worker)] > MAX_LATE or not self._is_ready(worker):
                     raise
                 return _failed(item, error)
             except (InputError, MissingDependencyError, InferenceError, OSError, MemoryError) as error:
                 return _failed(item, error)
+            else:
+                self._late[id(worker)] = 0
+                return record
 
 
 def _failed(item: ImageItem, error: Exception) -> ImageRecord:
@@ -139,6 +147,8 @@ def _reason(error: Exception) -> str:
         return "the image needs more memory than there is: lower --threads"
     if isinstance(error, OSError) and not isinstance(error, SamError):
         return f"the image cannot be read: {error.strerror or str(error) or 'the system gives no reason'}"
+    if isinstance(error, ServerTimeoutError):
+        return f"{error}: raise --timeout, or lower --threads"
     return str(error)
 
 

@@ -106,7 +106,7 @@ def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPro
     before, prompts = _read(args.out)
     if {**before, RULES: None} != {**_parameters(args, source), RULES: None}:
         raise ConfigurationError(
-            f"{args.out} has the results of another --text or of other options: "
+            f"{args.out} has the results of another --text, of another video or of other options: "
             "give another --out, or --overwrite to start again"
         )
     return prompts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from PIL import Image
 from ..errors import ConfigurationError, ModelNotReadyError, PromptError
 from ..families import tracking_families
 from ..inputs.images import open_image
+from ..inputs.names import name_of
 from ..inputs.video import FrameSource, open_frames
 from ..inputs.video.base import BEST_QUALITY
 from ..inputs.video.sequences import frame_files
@@ -66,9 +68,19 @@ def open_input(text: str, quality: int | None = None) -> VideoInput:
     path = Path(text)
     identity: dict[str, Any] = {"name": path.resolve().name, "frames": frames.num_frames, "size": list(frames.size)}
     is_folder = path.is_dir()
-    identity["bytes"] = sum(file.stat().st_size for file in (frame_files(path) if is_folder else [path]))
+    identity |= {"images": _fingerprint(frame_files(path))} if is_folder else {"bytes": path.stat().st_size}
     name = path.resolve().name if is_folder else path.stem
     return VideoInput(name, frames, frames.rate or DEFAULT_RATE, False, identity)
+
+
+def _fingerprint(files: Sequence[Path]) -> str:
+    """Return a hash of the names and sizes of all files, and of the content of the first, the middle and the last."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{name_of(file.name)} {file.stat().st_size}\n".encode("utf-8", "surrogateescape"))
+    for file in (files[0], files[len(files) // 2], files[-1]):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _live(name: str, frames: FrameSource) -> VideoInput:

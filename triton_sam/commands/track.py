@@ -82,6 +82,7 @@ class Plan:
 
 
 def run(args: argparse.Namespace) -> int:
+    _server.check(args)
     tracked: Iterator[_track_words.Tracked] | None = None
     prompts = [] if _track_words.are_wanted(args) else _video.collected(args)
     formats = args.format or list(DEFAULT_FORMATS)

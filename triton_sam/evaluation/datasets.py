@@ -21,6 +21,7 @@ from ..errors import ConfigurationError, ImageError, InputError, MissingDependen
 from ..inputs.formats import SUFFIXES
 from ..inputs.header import open_header, size_of
 from ..inputs.images import ImageSource, open_image
+from ..inputs.names import is_hidden
 
 SCENE_SIZE = 512
 """Side of a synthetic scene in pixels."""
@@ -198,10 +199,11 @@ def _by_name(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def files_in(folder: Path, suffixes: Iterable[str] = SUFFIXES) -> list[Path]:
-    """Return the files with one of the suffixes, sorted; empty without the folder."""
+    """Return the files with one of the suffixes that are not hidden, sorted; empty without the folder."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes and path.is_file())
+    files = (path for path in folder.iterdir() if path.suffix.lower() in suffixes and path.is_file())
+    return sorted(path for path in files if not is_hidden(path.name))
 
 
 def _is_label(path: Path) -> bool:
@@ -353,8 +355,7 @@ def _sequence(name: str, images: Path, annotations: Path) -> KnownVideo:
         raise InputError(
             f"{annotations} has no label map with the name of an image in {images}: expected {VIDEO_LAYOUT}"
         )
-    shown = next((values for load in truth.values() if (values := np.unique(load())).any()), np.empty(0))
-    if set(shown.tolist()) <= {0, _VOID}:
+    if all(set(np.unique(load()).tolist()) <= {0, _VOID} for load in truth.values()):
         return KnownVideo(name, frames, truth)
     return KnownVideo(name, frames, {number: partial(_without_void, load) for number, load in truth.items()})
 

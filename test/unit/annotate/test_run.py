@@ -100,7 +100,7 @@ def test_an_image_that_takes_too_long_costs_itself_alone(tmp_path):
     late = raising({3: ServerTimeoutError("no answer within 60 s")})
     assert len(annotate(tmp_path / "out", late, ["a"])) == 10
     (line,) = lines_of(tmp_path / "out/errors.jsonl")
-    assert (line["image"], line["error"]) == ("3.jpg", "no answer within 60 s")
+    assert (line["image"], line["error"]) == ("3.jpg", "no answer within 60 s: raise --timeout, or lower --threads")
 
 
 @pytest.mark.parametrize("error", [ServerTimeoutError("no answer"), ModelNotReadyError("sam2_encoder is not ready")])
@@ -114,6 +114,24 @@ def test_the_others_take_over_from_a_server_that_hangs_or_has_lost_its_models(er
     assert lines_of(tmp_path / "out/errors.jsonl") == []
     with pytest.raises(type(error), match=str(error)):
         annotate(tmp_path / "alone", work, ["a"], is_ready=lambda _: False)
+
+
+def test_a_server_that_never_answers_in_time_is_gone(tmp_path):
+    """Its health may be good while the computation hangs."""
+    asked = []
+
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        if worker == "a":
+            asked.append(item.id)
+            raise ServerTimeoutError("no answer")
+        return good(worker, item)
+
+    assert len(annotate(tmp_path / "out", work, ["a", "a", "b"])) == 10
+    assert len(lines_of(tmp_path / "out/errors.jsonl")) <= run.MAX_LATE
+    asked.clear()
+    with pytest.raises(ServerTimeoutError):
+        annotate(tmp_path / "alone", work, ["a", "a"])
+    assert len(asked) == run.MAX_LATE + 2
 
 
 def test_a_busy_server_is_waited_for(tmp_path, monkeypatch):

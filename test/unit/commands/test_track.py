@@ -182,6 +182,14 @@ def test_other_images_of_the_same_names_are_another_video(video_server, clip, tm
     assert "has the results of another video" in capsys.readouterr().err
 
 
+def test_a_mistake_about_the_server_is_told_before_results_are_removed(video_server, clip, tmp_path):
+    options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "rle")
+    assert track(*options) == 0
+    before = files(tmp_path / "out")
+    assert track(*options, "--overwrite", "--model-repository", tmp_path) == 1
+    assert files(tmp_path / "out") == before
+
+
 def test_other_parameters_are_refused_and_overwritten(video_server, clip, tmp_path, capsys):
     out = tmp_path / "out"
     assert track(clip, *POINTS, "--out", out, "--format", "png") == 0

@@ -78,7 +78,7 @@ def test_the_same_command_goes_on_and_another_one_is_refused(disc_server, clip, 
     assert track(disc_server, clip, *EVERY, "--format", "coco", "--out", out, "-q") == 0
     assert len(disc_server.requests) == requests
     assert track(disc_server, clip, "--text", "car", "--out", out, "--format", "rle") != 0
-    assert "the results of another --text or of other options" in capsys.readouterr().err
+    assert "the results of another --text, of another video or of other options" in capsys.readouterr().err
     assert track(disc_server, clip, "--text", "bus", "--out", out, "--format", "rle", "--overwrite", "-q") == 0
     assert len(found_in(out)) == 1
 

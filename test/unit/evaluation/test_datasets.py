@@ -230,6 +230,9 @@ def _davis(folder: Path, resolution: str, frames: int = 5, void: bool = False) -
 @pytest.mark.parametrize("resolution", ["", "480p"])
 def test_folder_in_the_layout_of_davis(tmp_path, resolution):
     _davis(tmp_path, resolution, void=True)
+    for folder in ("JPEGImages", "Annotations"):
+        for path in (tmp_path / folder / resolution / "ball").iterdir():
+            path.with_name(f"._{path.name}").touch()  # as macOS writes them beside files
     dataset = open_videos(f"davis:{tmp_path}")
     ((name, load),) = dataset.loaders
     known = load()

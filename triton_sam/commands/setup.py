@@ -101,7 +101,9 @@ def _check_source(args: argparse.Namespace, *, has_own: bool) -> None:
     if args.sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", args.sha256):
         raise ConfigurationError(f"--sha256 {args.sha256}: it must have 64 hexadecimal digits")
     if has_own and args.mirror is not None:
-        raise ConfigurationError("--mirror is for official files and fine-tunes of the catalogue: leave it out")
+        raise ConfigurationError(
+            "--mirror is for official files and fine-tunes of the catalogue, not for --url and --checkpoint"
+        )
     if args.checkpoint is not None and args.directory is not None:
         raise ConfigurationError("--directory is for downloads: leave it out, or --checkpoint")
     if args.image_size is not None and not has_own:

@@ -85,6 +85,14 @@ def value(array: Array) -> Tree:
     return [VALUE, array.dtype.str, list(array.shape), base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()]
 
 
+def names_in(tree: Any) -> set[str]:
+    if not isinstance(tree, list) or not tree:
+        return set()
+    if tree[0] == TAKE:
+        return {tree[1]}
+    return set().union(*(names_in(each) for each in tree))
+
+
 FOLDER = Path(__file__).parent / "template_files"
 Layout = Mapping[str, tuple[int, ...]]
 """The shapes of tensors, by name."""

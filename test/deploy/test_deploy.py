@@ -12,6 +12,7 @@ import yaml
 from support import helm
 
 from tools.maintain import lint_deploy as lint
+from triton_sam import __version__
 from triton_sam._common.bundle import bundled, checkout
 from triton_sam.annotate.folder import Part
 from triton_sam.cli import build_parser
@@ -272,6 +273,14 @@ def test_the_command_understands_its_options(path):
     args = build_parser().parse_args(command_of(path.name))
     assert (args.source, args.task, args.out) == ("/data/boxes.json", "boxes", Path("/data/masks"))
     assert args.images == "/data/images"
+
+
+@pytest.mark.parametrize("name", ["indexed-job.yaml", "finish-job.yaml"])
+def test_a_job_has_the_image_of_the_release_and_a_folder_for_temporary_files(name):
+    (job,) = helm.load(FOLDER / name)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["image"].rpartition(":")[2] == __version__.partition(".dev")[0]
+    assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
 def test_the_parts_are_as_many_as_the_pods():

@@ -131,6 +131,23 @@ def test_a_token_guards_the_rest_service():
     assert secret["stringData"] == {"token": "secret"}
 
 
+def test_the_rest_service_gets_files_secrets_and_ways_out():
+    _, spec = pods("full")["sam-triton-sam-rest"]
+    (rest,) = spec["containers"]
+    assert rest["env"][-1]["valueFrom"]["secretKeyRef"] == {"name": "label-studio", "key": "token"}
+    assert spec["volumes"][-1] == {"name": "tokens", "secret": {"secretName": "sam-tokens"}}
+    assert rest["volumeMounts"][-1]["mountPath"] == "/tokens"
+    (policy,) = (one for one in by_kind("full", "NetworkPolicy") if one["metadata"]["name"].endswith("-rest"))
+    assert policy["spec"]["egress"][-1]["ports"] == [{"port": 8080}]
+
+
+def test_pods_are_removed_after_the_cooldown():
+    """KEDA's own cooldownPeriod acts only between 0 pods and 1; the autoscaler of Kubernetes removes the others."""
+    (scaled,) = by_kind("full", "ScaledObject")
+    behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert behavior == {"scaleDown": {"stabilizationWindowSeconds": 1800}}
+
+
 # --- wrong values
 
 
@@ -139,7 +156,7 @@ def test_the_schema_finds_all_wrong_values_at_once():
         helm.template(
             *("gpu.count=none", "gpu.cuont=2", "modelStore.type=nfs", "modelStore.pvc.size=big"),
             *("models[0].size=huge", "models[1].family=sam2,models[1].size=vit_h"),
-            *("gateway.canary.weight=101", "openshift.route.target=grafana"),
+            *("gateway.canary.weight=101", "openshift.route.target=grafana", "autoscaling.minReplicas=0"),
         )
     found = {line.strip().removeprefix("- ") for line in str(caught.value).splitlines()}
     assert found >= {
@@ -149,6 +166,7 @@ def test_the_schema_finds_all_wrong_values_at_once():
         "at '/models/1/size': value must be one of 'tiny', 'small', 'base_plus', 'large'",
         "at '/modelStore/type': value must be one of 'pvc', 's3', 'gcs', 'image'",
         "at '/gateway/canary/weight': maximum: got 101, want 100",
+        "at '/autoscaling/minReplicas': minimum: got 0, want 1",  # without pods, there is no metric
         "at '/openshift/route/target': value must be one of 'rest', 'triton'",
     }
     assert "at '/modelStore/pvc/size': 'big' does not match" in str(caught.value)

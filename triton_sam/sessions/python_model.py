@@ -35,6 +35,7 @@ COUNTERS = {
     "cache_hits": "Requests whose image was in the cache",
     "cache_misses": "Requests whose image was not in the cache: new images, and unknown or expired ids",
     "cache_evictions": "Images that made room for others",
+    "unknown_images": "Requests with an unknown or expired id, whose image the client must send again",
     "encodes": "Images encoded",
     "encode_seconds": "Time spent on encoding images, from compressed bytes to embeddings",
     "decodes": "Prompts decoded",
@@ -53,7 +54,7 @@ GAUGES = {
     "cache_images": "Images in the cache",
 }
 VIDEO_COUNTERS = {
-    **{name: text for name, text in COUNTERS.items() if name not in ("decodes", "decode_seconds")},
+    **{name: text for name, text in COUNTERS.items() if name not in ("unknown_images", "decodes", "decode_seconds")},
     "sessions_started": "Video sessions started",
     "sessions_restored": "Video sessions started from a snapshot",
     "sessions_expired": "Video sessions closed because nobody used them",

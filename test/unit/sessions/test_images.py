@@ -13,7 +13,7 @@ from support.fuzzing import EmptyModels, session, text
 from support.session_requests import colored
 
 from triton_sam import ImageError
-from triton_sam.errors import ConfigurationError
+from triton_sam.errors import ConfigurationError, UnknownImageError
 from triton_sam.sessions.images import PARALLEL_ENCODES, ImageStore, NoRoomError
 from triton_sam.sessions.messages import Reply
 
@@ -251,6 +251,9 @@ def test_where_eviction_helps_the_limit_stays_lower(image_model):
     assert image_model.state == (room - 1, (room - 1) * NBYTES)
     for number in range(20):  # from here on no call runs out of memory
         assert image_model.upload(200 + number).counts["cache_evictions"] == 1
+    lost = image_model.click(1)
+    assert isinstance(lost.error, UnknownImageError)
+    assert (lost.counts["unknown_images"], lost.counts["cache_evictions"]) == (1, 0)
     image_model.models.decoder_fits = lambda objects: len(image_model.cache) < room - 1
     image_model.ids[0] = image_model.upload(219).tensors["image_id"]
     assert image_model.click(1).error is None

@@ -127,6 +127,7 @@ class SessionModel:
         image_id = str(request.image_id)
         image = self.images.get(image_id, reply)
         if image is None:
+            reply.counts["unknown_images"] += 1
             raise UnknownImageError(f"unknown or expired image {image_id[:64]!r}: send it again")
         return image
 

@@ -73,11 +73,15 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code.
 
     The code is 1 if the server at --url is not ready or, without --url, if no server runs and none can start here.
-    It is also 1 if the given --model-repository has no models.
+    It is also 1 if the given --model-repository has no models. With --fix, only the repository decides.
     """
     check_metrics_url(args.metrics_url)
     fixed = list(_fix(args)) if args.fix else []
-    findings = [*_machine(), *fixed, *_repository(args), *_server(args)]
+    machine, repository, server = list(_machine()), list(_repository(args)), list(_server(args))
+    by_subject = {finding.subject: finding.status for finding in (*machine, *repository, *server)}
+    if args.fix or by_subject["server"] == "ok":
+        machine = [_not_needed(finding) if finding.status == "missing" else finding for finding in machine]
+    findings = [*machine, *fixed, *repository, *server]
     if args.json:
         print(strict_json.dumps([asdict(finding) for finding in findings]))
     else:
@@ -86,11 +90,15 @@ def run(args: argparse.Namespace) -> int:
             print(f"{mark} {finding.subject:20} {finding.text}")
             if finding.mend:
                 print(f"{'':28} -> {finding.mend}")
-    by_subject = {finding.subject: finding.status for finding in findings}
-    if args.model_repository is not None and by_subject["models"] != "ok":
+    if (args.fix or args.model_repository is not None) and by_subject["models"] != "ok":
         return 1
     can_serve = all(by_subject[name] == "ok" for name in ("local Triton", "onnxruntime", "models"))
-    return 0 if by_subject["server"] == "ok" or (can_serve and args.url is None) else 1
+    return 0 if args.fix or by_subject["server"] == "ok" or (can_serve and args.url is None) else 1
+
+
+def _not_needed(finding: Finding) -> Finding:
+    """Return a note about a requirement of local servers, without advice: this may be a container that starts none."""
+    return Finding(finding.subject, "note", f"{finding.text}; needed only to start a server here")
 
 
 def _machine() -> Iterator[Finding]:

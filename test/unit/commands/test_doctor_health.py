@@ -69,6 +69,24 @@ def test_too_little_is_a_note_that_says_what_to_do(findings, monkeypatch):
     assert found["memory"]["mend"]
 
 
+def test_what_only_a_local_server_needs_is_a_note_in_containers(tmp_path, capsys, monkeypatch):
+    """The images export and triton have no local Triton; pip can install nothing there."""
+    copy_committed(tmp_path, "sam2", "sam2_decoder", "sam2_encoder")
+    lacking = doctor.Finding("onnxruntime", "missing", "not installed", "pip install ...")
+    monkeypatch.setattr(doctor, "_onnxruntime", lambda: lacking)
+    repository = f"--model-repository {tmp_path} --json"
+
+    def check(options):
+        code = call(f"doctor {repository} {options}")
+        found = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+        return code, found["onnxruntime"]["status"], found["onnxruntime"]["mend"]
+
+    assert check("--url 127.0.0.1:9") == (1, "missing", "pip install ...")
+    assert check("--fix --url 127.0.0.1:9") == (0, "note", None)
+    monkeypatch.setattr(doctor, "_server", lambda _: iter([doctor.Finding("server", "ok", "Triton")]))
+    assert check("--url 127.0.0.1:9") == (0, "note", None)
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [

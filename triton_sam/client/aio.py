@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..everything.parameters import Parameters
     from ..everything.search import Found, FoundObjects, SearchProgress
     from .concepts import FoundInstances
+    from .server_models import ServerModels
 
 Value = TypeVar("Value")
 P = ParamSpec("P")
@@ -185,7 +186,7 @@ class AsyncSamTritonClient(ImagesInThreads):
         url: see SAM2TritonClient.
         model_type: see SAM2TritonClient.
         model_name: see SAM2TritonClient.
-        timeout: seconds that one call may take.
+        timeout: seconds that one call may take, and each part of everything().
         retries: maximum number of retries if the connection cannot be made or breaks.
         headers: HTTP headers or gRPC metadata for every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
@@ -240,9 +241,9 @@ class AsyncSamTritonClient(ImagesInThreads):
         return await self._run(self._client.encode_here, image)
 
     @also_spelled(image_path="image")
-    async def set_image(self, image: ImageSource) -> ImageEmbeddings:
+    async def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
         """Encode an image and make it the current one, see encode(). After an error, the earlier image stays."""
-        return await self._run(self._client.set_image, image)
+        return await self._run(self._client.set_image, image, image_size)
 
     async def predict(
         self,
@@ -305,6 +306,10 @@ class AsyncSamTritonClient(ImagesInThreads):
     async def is_ready(self) -> bool:
         """Whether the server answers and has this client's encoder and decoder ready."""
         return await self._run(self._client.is_ready)
+
+    async def models(self) -> ServerModels:
+        """Return the models that the server has ready, see SAM2TritonClient.models()."""
+        return await self._run(self._client.models)
 
     async def __aenter__(self) -> AsyncSamTritonClient:
         return self

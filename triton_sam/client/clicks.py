@@ -184,6 +184,9 @@ def make_click(
         check_cleanup(cleanup)
     if mask_input is not None and not pair.family.takes_mask:
         raise PromptError(f"{pair.family.name} does not accept mask_input: give points or a box")
+    if not isinstance(multimask_output, (bool, np.bool_, int)):
+        raise PromptError(f"multimask_output must be True or False, not {multimask_output!r}")
+    multimask_output = bool(multimask_output)
     size, side = chosen.image_size, pair.family.mask_size
     prompts = check_prompts(point_coords, point_labels, box, mask_input, image_size=size, mask_size=side)
     if isinstance(chosen, SessionImage):

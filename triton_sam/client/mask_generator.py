@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, InputError
 from ..everything.parameters import Parameters
 from ..everything.search import FoundObject, last_pixels
 from ..families import FAMILIES, get_family
@@ -219,11 +219,16 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
             "use_m2m": use_m2m,
             "multimask_output": multimask_output,
         }
+        self._check()
 
     @staticmethod
     def _cleaning(min_mask_region_area: int) -> dict[str, Any]:
         """Return the parameters for ``min_mask_region_area``: SAM2's predictor cleans the low-resolution logits."""
-        return {"cleanup": Cleanup(max_hole_area=min_mask_region_area, max_sprinkle_area=min_mask_region_area)}
+        try:
+            cleanup = Cleanup(max_hole_area=min_mask_region_area, max_sprinkle_area=min_mask_region_area)
+        except InputError as error:
+            raise ConfigurationError(f"min_mask_region_area: {error}") from error
+        return {"cleanup": cleanup}
 
 
 GENERATORS = {each.family: each for each in (SamAutomaticMaskGenerator, SAM2AutomaticMaskGenerator)}

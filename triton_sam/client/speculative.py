@@ -128,6 +128,11 @@ class SpeculativeSAM2Client(ImagesInThreads):
         """Number of predictions sent to the server so far. Replaced predictions that were never sent do not count."""
         return self._dispatcher.sent
 
+    def is_ready(self) -> bool:
+        """Whether the server answers and has this client's encoder and decoder ready. It blocks the event loop."""
+        self._threads.check()
+        return self._client.is_ready()
+
     @also_spelled(image_path="image")
     def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
         """Encode an image and make it the current one of all lanes. After an error, the earlier image stays current.

@@ -53,7 +53,8 @@ class SamTritonClient:
         model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam", "edgetam" or "samhq". All behave alike.
         model_name: a variant other than the default one, for example "sam2.1_large" for the models
             ``sam2.1_large_encoder`` and ``sam2.1_large_decoder``.
-        timeout: seconds that one call of the client may take, including all its requests to the server.
+        timeout: seconds that one call of the client may take, including all its requests to the server. everything()
+            takes longer: each part of its search has this time.
         retries: maximum number of retries if the connection cannot be made or breaks. Retries are safe because calls
             have no side effects. A call that has reached the timeout is not retried.
         headers: HTTP headers or gRPC metadata for every call, for example ``{"Authorization": "Bearer ..."}``.

@@ -318,6 +318,8 @@ def _to_rgb(image: Image.Image, name: str | None) -> Image.Image:
     if image.width == 0 or image.height == 0:
         raise ImageError("the image has no pixels")
     image.load()
+    if image.mode == "La":  # Pillow converts it to LA alone
+        image = image.convert("LA")
     meaning = deep_meaning(image)
     image = upright(image, orientation(image))
     if meaning is not None:
@@ -353,6 +355,7 @@ def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
         raise ImageError(f"the image array has no pixels: {shape}")
     if array.ndim == 3:
         array = array[:, :, :3]
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype == np.uint16:
         array = stretched(array.__getitem__, array.shape, Samples(), None)
     elif array.dtype != np.uint8:

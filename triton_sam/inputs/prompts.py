@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .._common.text import first_line
 from ..errors import PromptError
 from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT, Family, FloatArray, Size
 
@@ -166,7 +167,7 @@ def _is_ragged(coords: Any) -> bool:
     try:
         rows = [np.asarray(points) for points in coords]
         return len({len(row) if row.size else 0 for row in rows if row.ndim == 2 or not row.size}) > 1
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, RuntimeError):
         return False
 
 
@@ -272,6 +273,8 @@ def _numbers(name: str, value: Any) -> FloatArray:
             array = array.astype(np.float32)
     except (ValueError, TypeError, OverflowError):
         raise PromptError(f"{name} must be an array of numbers") from None
+    except RuntimeError as error:  # from PyTorch, for a tensor that requires gradients or is on a GPU
+        raise PromptError(f"{name} cannot be read: {first_line(error)}") from None
     if not np.isfinite(array).all():
         raise PromptError(f"{name} holds NaN or infinity: give finite numbers")
     return array

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import InputError
 from .rle import BoolArray, foreground
 
 Box = tuple[int, int, int, int]
@@ -52,8 +53,15 @@ def suppressed(boxes: npt.ArrayLike, scores: npt.ArrayLike, threshold: float) ->
     return kept
 
 
-def intersection_over_union(one: BoolArray, other: BoolArray) -> float:
-    """Return the IoU (Jaccard index) of two bool masks (H,W), 0..1; 1 if both are empty."""
+def intersection_over_union(one: npt.ArrayLike, other: npt.ArrayLike) -> float:
+    """Return the IoU (Jaccard index) of two masks (H,W), foreground where not 0: 0..1; 1 if both are empty.
+
+    Raises:
+        InputError: the masks differ in size.
+    """
+    one, other = foreground(one), foreground(other)
+    if one.shape != other.shape:
+        raise InputError(f"the masks have {one.shape} and {other.shape} rows and columns")
     union = int(np.count_nonzero(one | other))
     return int(np.count_nonzero(one & other)) / union if union else 1.0
 

@@ -23,7 +23,7 @@ from .._common.checks import check_fields, check_names, json_kind, number, switc
 from ..errors import InputError
 from ..families.base import FloatArray
 from .boxes import mask_to_box
-from .rle import BoolArray, IntArray
+from .rle import BoolArray, IntArray, foreground
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,17 +219,20 @@ class Cleanup:
             logits = _replace_small(logits, original > 0, self.max_sprinkle_area, DROPPED)
         return logits
 
-    def clean_mask(self, mask: BoolArray, points: npt.ArrayLike = (), box: npt.ArrayLike | None = None) -> BoolArray:
+    def clean_mask(
+        self, mask: npt.ArrayLike, points: npt.ArrayLike = (), box: npt.ArrayLike | None = None
+    ) -> BoolArray:
         """Apply the steps for full-size masks.
 
         Args:
-            mask: bool (H,W).
+            mask: (H,W), foreground where not 0.
             points: (N,2) foreground clicks, x and y in pixels of the image.
             box: (4,) as x1,y1,x2,y2 in pixels of the image, or None.
 
         Returns:
-            bool (H,W); the array itself if unchanged.
+            bool (H,W); a bool array itself if unchanged.
         """
+        mask = foreground(mask)
         if self.clip_to_box and box is not None:
             mask = clip_to_box(mask, box)
         if self.smooth:

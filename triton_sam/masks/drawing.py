@@ -75,7 +75,7 @@ def overlay(
     canvas = open_image(image)  # always a copy: the caller's image is unchanged
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha must be within 0..1, not {alpha}")
-    chosen = tuple(colors) if colors else PALETTE
+    chosen = PALETTE if colors is None or not len(colors) else [(int(r), int(g), int(b)) for r, g, b in colors]
     width = max(1.5, max(canvas.size) / 600)
     for index, mask in enumerate(masks):
         _draw_mask(canvas, mask, chosen[index % len(chosen)], alpha, width if outline else 0)

@@ -116,10 +116,10 @@ class ModelPair:
         return Prediction(logits, scores, prompts)
 
     def low_res(self, prediction: Prediction) -> tuple[FloatArray, FloatArray]:
-        """Return logits (P,M,h,w), clamped as in the official predictor, and scores (P,M)."""
+        """Return logits (P,M,h,w), clamped as in the official predictor, and scores (P,M), as writable arrays."""
         limit = self.family.logit_limit
-        logits = prediction.logits if limit is None else np.clip(prediction.logits, -limit, limit)
-        return logits, prediction.scores
+        logits = np.array(prediction.logits) if limit is None else np.clip(prediction.logits, -limit, limit)
+        return logits, np.array(prediction.scores)
 
     def segments(self, prediction: Prediction, cleanup: Cleanup | None = None) -> Iterator[Segment]:
         """Yield full-size masks of P objects with M candidates each, ordered by object. Each is computed on demand.

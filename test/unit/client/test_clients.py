@@ -13,7 +13,7 @@ from PIL import Image
 from support.conditions import wait_until
 from support.in_process import CLIENTS, Face, ImageServer, refusal
 
-from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SamTritonClient, SpeculativeSAM2Client
 from triton_sam.client import session_image
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import (
@@ -69,6 +69,26 @@ def test_an_image_and_a_click(image_server, kind):
     assert image_server.requests[3].outputs[0] == "encoded_masks"
     assert small.logits.size == 0
     np.testing.assert_array_equal(small.mask, segment.mask)
+
+
+@pytest.mark.parametrize("family", ["sam1", "sam2"])
+def test_results_may_be_written(family):
+    with ImageServer(family=family) as server, SamTritonClient(server.url, family) as client:
+        client.set_image(PIXELS)
+        masks, scores = client.predict(POINT)
+        (segment,) = client.segment(POINT, logits=True)
+    for array in (masks, scores, segment.logits, segment.mask):
+        array[...] = 0
+
+
+def test_multimask_output_is_a_bool(image_server):
+    with SAM2TritonClient(image_server.url) as client:
+        client.set_image(PIXELS)
+        for given in (1, np.True_):
+            assert client.predict(POINT, multimask_output=given)[1].shape == (1, 3)
+        assert {request.inputs["multimask_output"].dtype for request in image_server.requests[1:]} == {np.dtype(bool)}
+        with pytest.raises(PromptError, match="multimask_output must be True or False, not 'no'"):
+            client.predict(POINT, multimask_output="no")
 
 
 def test_a_server_on_this_machine_sends_logits_by_default(image_server, without_session):

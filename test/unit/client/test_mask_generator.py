@@ -96,8 +96,11 @@ def test_small_regions_are_removed_as_each_official_generator_does_it():
         client = FakeClient(family)
         generator(client, min_mask_region_area=10, pred_iou_thresh=0.5).generate("image.jpg")
         assert client.asked[0][1] == Parameters(32, 0.5, **expected)
-    with pytest.raises(ConfigurationError, match="must be a number of at least 0"):
-        SamAutomaticMaskGenerator(FakeClient("sam1"), min_mask_region_area=-1)
+    for family, generator in (("sam1", SamAutomaticMaskGenerator), ("sam2", SAM2AutomaticMaskGenerator)):
+        with pytest.raises(ConfigurationError, match=r"min_mask_region_area.*must be a number of at least 0"):
+            generator(FakeClient(family), min_mask_region_area=-1)
+    with pytest.raises(ConfigurationError, match="use_m2m"):
+        SAM2AutomaticMaskGenerator(FakeClient(), use_m2m=3)
 
 
 def test_the_client_is_one_of_the_family():

@@ -62,7 +62,14 @@ def speculative(image_server):
 FIRST_NAMES = {"point_coords": np.array([[3, 4]]), "point_labels": np.array([1])}
 
 
+def ready(url):
+    with SAM2TritonClient(url) as client:
+        return client.models()
+
+
 def test_async_calls_take_the_names_of_the_sync_client(speculative):
+    assert speculative.is_ready()
+
     async def run(client):
         assert await client.set_image_async(image_path=PIXELS, image_size=1024) is client.image_embeddings
         _, task = await client.predict_async(**FIRST_NAMES, session_id="mouse")
@@ -78,6 +85,9 @@ def test_async_calls_take_the_names_of_the_sync_client(speculative):
         ):
             with pytest.raises(InputError, match=message):
                 await call()
+        async with AsyncSAM2TritonClient(client.url) as other:
+            await other.set_image(PIXELS, image_size=1024)
+            assert (await other.models(), await other.is_ready()) == (await asyncio.to_thread(ready, client.url), True)
         return masks, latest, await client.segment_async(**FIRST_NAMES)
 
     masks, latest, (segment,) = asyncio.run(run(speculative))

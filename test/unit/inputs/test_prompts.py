@@ -149,6 +149,13 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
         check(box=[[0, 0, 9, 9]] * 3, mask_input=np.zeros((2, 1, 256, 256)))
 
 
+class Tensor:
+    """A tensor of PyTorch that requires gradients."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+
+
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
@@ -180,6 +187,7 @@ def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number()
         ({"box": [[0, 0, 9, 9]] * 2, "mask_input": np.zeros((3, 1, 256, 256))}, "3 masks for 2 object(s)"),
         ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [1]}, "one list for each of the 2 objects"),
         ({"point_coords": [[1, 1]], "point_labels": ["a"]}, "point_labels must be an array of numbers"),
+        ({"point_coords": Tensor()}, "point_coords cannot be read: Can't call numpy() on Tensor that requires grad."),
     ],
 )
 def test_the_error_names_the_refused_value(prompt, words):

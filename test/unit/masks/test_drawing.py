@@ -48,6 +48,12 @@ def test_overlay_marks_points_and_boxes():
     assert (drawn[:, 30:] == 90).all()
 
 
+def test_colours_may_be_an_array():
+    image = Image.new("RGB", (80, 60))
+    drawn = overlay(image, [SQUARE], colors=np.array([[255, 0, 0]]), alpha=1)
+    assert np.asarray(drawn)[20, 40].tolist() == [255, 0, 0]
+
+
 def test_overlay_refuses():
     image = Image.new("RGB", (80, 60))
     for options in (

@@ -14,7 +14,8 @@ from support.strategies import anything
 from triton_sam.errors import InputError
 from triton_sam.families import get_family
 from triton_sam.masks import Segment, best_of, resize, rle
-from triton_sam.masks.boxes import mask_to_box
+from triton_sam.masks.boxes import intersection_over_union, mask_to_box
+from triton_sam.masks.cleanup import Cleanup
 from triton_sam.masks.drawing import PALETTE
 from triton_sam.masks.label_map import mask_to_png
 from triton_sam.masks.polygons import mask_to_polygons
@@ -204,6 +205,12 @@ def test_a_mask_of_numbers_is_everything_but_zero():
     assert mask_to_box(mask) == (1, 0, 3, 1)
     assert all(type(value) is int for value in mask_to_box(mask) or ())
     assert np.asarray(Image.open(io.BytesIO(mask_to_png(mask)))).tolist() == [[0, 255, 255], [0, 0, 0]]
+    assert intersection_over_union(mask, mask != 0) == 1
+    with pytest.raises(InputError, match="rows and columns"):
+        intersection_over_union(mask, mask.T)
+    numbers = np.uint8(SQUARE)
+    cleanup = Cleanup(keep_clicked=True, min_mask_region_area=3)
+    assert (cleanup.clean_mask(numbers, [[40, 20]]) == SQUARE).all()
 
 
 def test_segment(tmp_path):

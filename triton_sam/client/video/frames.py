@@ -42,10 +42,9 @@ class VideoOptions:
     window: int = DEFAULT_WINDOW
 
     def __post_init__(self) -> None:
-        for name in ("every", "ahead", "snapshot_every", "window"):
+        for name in ("every", "ahead", "snapshot_every", "window", *(["quality"] if self.quality is not None else [])):
             check_number(name, getattr(self, name), whole=True)
-        if self.quality is not None:
-            check_number("quality", self.quality, whole=True)
+            object.__setattr__(self, name, int(getattr(self, name)))  # JSON takes no numbers of NumPy
         for name, least in (("every", 1), ("ahead", 0), ("snapshot_every", 1)):
             if getattr(self, name) < least:
                 raise ConfigurationError(f"{name} must be at least {least}, not {getattr(self, name)}")

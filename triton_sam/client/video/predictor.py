@@ -1,6 +1,6 @@
-"""The calls of the official SAM2VideoPredictor over a video client: existing code only needs a different import.
+"""The calls of the official SAM2VideoPredictor over a video client, without torch.
 
-Masks are numpy arrays, and torch is not needed.
+Masks are numpy arrays: leave out ``.cpu().numpy()``.
 """
 
 from __future__ import annotations

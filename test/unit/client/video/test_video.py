@@ -185,7 +185,7 @@ def test_a_source_that_waits_for_its_next_frame_can_be_cancelled(video_server):
 def test_every_nth_frame_is_a_video_of_fewer_frames(video_server):
     with (
         VideoServer() as thinned,
-        open_video(video_server, FRAMES, every=5) as video,
+        open_video(video_server, FRAMES, every=np.int64(5)) as video,
         open_video(thinned, FRAMES[::5]) as short,
     ):
         assert video.num_frames == 40

@@ -73,8 +73,7 @@ class EmbeddingsClick(Click):
 
     def ask(self) -> Flow[Tensors]:
         """Send the click and return the answer. A click that is too large for one request is sent in parts."""
-        points = self.prompts.coords.shape[1] + (0 if self.prompts.boxes is None else 2)
-        parts = self.prompts.parts(min(MAX_PROMPTS, max(1, MAX_PROMPT_POINTS // max(1, points))))
+        parts = self.prompts.fitting_parts(MAX_PROMPTS)
         if len(parts) == 1:
             return (yield self.pair.decode(self.image, self.prompts, self.multimask_output))
         answers: list[Tensors] = []

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from .._common.text import first_line
 from ..errors import PromptError
 from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT, Family, FloatArray, Size
+from ..families.tables import MAX_PROMPT_POINTS
 
 LABELS = (LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT)
 """The accepted labels of a point."""
@@ -69,6 +70,11 @@ class Prompts:
     def box(self, index: int) -> FloatArray | None:
         """Return the box of one object, float32 (4,) as x1,y1,x2,y2 in pixels of the original image, or None."""
         return None if self.boxes is None else self.boxes[index]
+
+    def fitting_parts(self, size: int) -> list[Prompts]:
+        """Split into parts of at most ``size`` objects that a decoder accepts, with the points that pad them."""
+        points = self.coords.shape[1] + (0 if self.boxes is None else 2)
+        return self.parts(min(size, max(1, MAX_PROMPT_POINTS // max(1, points))))
 
     def parts(self, size: int) -> list[Prompts]:
         """Split into prompts for at most ``size`` objects each, in order; every part has a mask for all objects."""

@@ -21,6 +21,7 @@ from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FA
 from triton_sam.local_server.output import read_from, size_of
 from triton_sam.local_server.probe import Probe, explain, failed_models
 from triton_sam.local_server.process import read_state
+from triton_sam.local_server.settings import needs_no_completion
 from triton_sam.repository.hashes import damaged_models
 from triton_sam.repository.selection import select_models
 
@@ -53,6 +54,12 @@ class SupervisedServer:
         if damage:
             raise RepositoryError("; ".join(f"{name}: {reason}" for name, reason in sorted(damage.items())))
         added = [folder for folder in folders if folder.name not in served]
+        for folder in added:
+            if not (self.state.get("completes", True) or needs_no_completion(folder)):
+                raise RepositoryError(
+                    f"{folder.path}/config.pbtxt must name the backend and all inputs and outputs, because the server "
+                    "was started without models that lack them: complete it, or restart the server"
+                )
         try:
             link_models(links, [folder.path for folder in folders])
             # The supervisor may have restarted Triton while the files were checked.

@@ -205,7 +205,7 @@ class LocalServer:
         if self._settings.admin:
             control = open_options(self.model_repository, folders, (), run_directory)
         else:
-            control = closed_options(folders, extra, run_directory)
+            control = [*closed_options(folders, extra, run_directory), *completion_options(folders, extra)]
         command = [
             str(triton.executable),
             f"--id={_name(identity)}",
@@ -217,7 +217,6 @@ class LocalServer:
             f"--exit-timeout-secs={max(1, math.ceil(self._settings.stop_timeout))}",
             *shared_memory_options(identity),
             *server_options(folders, extra),
-            *completion_options(folders, extra),
             f"--log-verbose={self._settings.log_verbose}",
         ]
         for service, port in self._ports.items():

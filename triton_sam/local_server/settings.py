@@ -116,10 +116,11 @@ def completion_options(folders: Sequence[RepositoryModel], given: Sequence[str])
 
     For the completion, Triton starts a second process for each Python model, which takes over 1 s.
     """
-    is_complete = all(
-        folder.config_is_complete and (folder.config.backend or folder.config.platform) for folder in folders
-    )
-    return [NO_COMPLETION] if is_complete and NO_COMPLETION not in given else []
+    return [NO_COMPLETION] if all(map(needs_no_completion, folders)) and NO_COMPLETION not in given else []
+
+
+def needs_no_completion(folder: RepositoryModel) -> bool:
+    return bool(folder.config_is_complete and (folder.config.backend or folder.config.platform))
 
 
 def thread_options(folders: Sequence[RepositoryModel], given: Sequence[str]) -> list[str]:

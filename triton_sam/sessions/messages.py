@@ -13,14 +13,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from .._common import strict_json
 from .._common.checks import json_kind
-from ..errors import InputError
+from ..errors import InputError, PromptError
+from ..families.base import Size
 from ..wire import contract
 
 Tensors = dict[str, npt.NDArray[Any]]
 OUTPUT_FORMATS = contract.output_formats()
+MAX_JSON = 8 << 20
+"""Maximum bytes of a JSON input, which takes about 20 times as much memory as an object of Python."""
+MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 1 << 27)
+"""Maximum number of pixels of an image that Pillow opens."""
 """The formats of masks in an answer. The first is the default."""
 
 
@@ -70,13 +76,53 @@ def read_object(
     tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str, error: type[InputError] = InputError
 ) -> dict[str, Any]:
     """Return the JSON object of a BYTES input."""
+    return object_of(read_bytes(tensors, name) or b"", name, example, error)
+
+
+def object_of(content: bytes, name: str, example: str, error: type[InputError] = InputError) -> dict[str, Any]:
+    """Return the JSON object of a text."""
+    if len(content) > MAX_JSON:
+        raise error(f"{name} has {len(content)} bytes of JSON, and may have {MAX_JSON}")
     try:
-        value = json.loads(read_bytes(tensors, name) or b"")
+        value = json.loads(content)
     except (ValueError, RecursionError) as reason:  # ValueError includes text that is not UTF-8
         raise error(f"{name}: invalid JSON: {reason}") from reason
     if not isinstance(value, dict):
         raise error(f"{name} must be an object such as {example}, not {json_kind(value)}")
     return value
+
+
+def check_pixels(name: str, size: Size) -> None:
+    """Refuse a width and height that Pillow would not open."""
+    if size[0] * size[1] > MAX_PIXELS:
+        raise InputError(f"{name} may have at most {MAX_PIXELS} pixels")
+
+
+def check_points(*lists: Any) -> None:
+    """Refuse too many points before they become arrays.
+
+    Args:
+        lists: nested lists or arrays of coordinates, or None.
+    """
+    count = sum(map(_leaves, lists)) // 2
+    if count > contract.MAX_POINTS:
+        raise PromptError(f"{count} points: a request may have at most {contract.MAX_POINTS}, and a box counts as two")
+
+
+def _leaves(value: Any) -> int:
+    """Count the numbers and the empty lists in nested lists or an array, without trusting their shape."""
+    if value is None:
+        return 0
+    if isinstance(value, np.ndarray):
+        return value.size
+    pending, count = [value], 0
+    while pending:
+        item = pending.pop()
+        if isinstance(item, list) and item:
+            pending.extend(item)
+        else:
+            count += item is not None
+    return count
 
 
 def read_format(tensors: Mapping[str, npt.NDArray[Any]]) -> str:

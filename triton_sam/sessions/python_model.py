@@ -262,7 +262,8 @@ class PythonModel(ABC):
                 task.release()
                 bls.send(reply, task.sender, task.wanted)
                 task.answered()
-        except TaskCancelledError:
+        except TaskCancelledError as end:
+            reply = end.reply or reply
             bls.send_cancelled(task.sender)
         finally:
             self.report(reply, task)

@@ -16,13 +16,22 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..errors import ServerBusyError
+from .messages import Reply
 
 MAX_WAITING = 8
 """Maximum number of requests of one SerialQueue that run or wait, so that one client cannot take all places."""
 
 
 class TaskCancelledError(Exception):
-    """The answer to a request is no longer needed."""
+    """The answer to a request is no longer needed.
+
+    Args:
+        reply: the reply with the counts of the work that was done.
+    """
+
+    def __init__(self, reply: Reply | None = None) -> None:
+        super().__init__()
+        self.reply = reply
 
 
 class Reports:

@@ -33,8 +33,8 @@ class OracleVideo:
         self.ids.append(object_id)
         self.prompts.append(prompt)
 
-    def propagate(self, start: int | None = None) -> Iterator[tuple[int, dict[int, VideoSegment]]]:
-        for frame in range(start or 0, len(self.clip.images)):
+    def propagate(self, start: int = 0, count: int | None = None) -> Iterator[tuple[int, dict[int, VideoSegment]]]:
+        for frame in range(len(self.clip.images))[start:][:count]:
             if frame == self.breaks_at:
                 raise KeyboardInterrupt
             masks = {number: np.roll(self.clip.truth(frame, number), self.shift, axis=1) for number in self.ids}

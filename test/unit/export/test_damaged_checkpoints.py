@@ -167,7 +167,7 @@ def test_old_formats(tmp_path: Path) -> None:
         ([1, 2], ": save "),
         ({"model": 3}, ": 'model' is not a tensor$"),
         ({"model_state": {"a": torch.ones(1), "b": None}}, ": 'b' is not a tensor$"),
-        ({"state_dict": {"a": torch.ones(1)}, "epoch": 3}, ": 'state_dict' is not a tensor$"),
+        ({"weights": {"a": torch.ones(1)}, "epoch": 3}, ": 'weights' is not a tensor$"),
         ({"a": torch.ones(1), 3: torch.ones(1)}, ": 3 is not a tensor$"),
         (torch.ones(1), ": save "),
     ],

@@ -17,6 +17,7 @@ from triton_sam.families import get_family
 from triton_sam.inputs.prompts import check_prompts
 from triton_sam.sessions.image.messages import SessionRequest, write_json, write_masks
 from triton_sam.sessions.images import HeldImage
+from triton_sam.sessions.messages import MAX_JSON
 from triton_sam.wire.pair import ModelPair, Prediction
 
 
@@ -77,6 +78,49 @@ def test_a_shape_that_promises_many_objects_takes_no_memory():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("prompt", [{"points": [[]] * 10**5}, {"boxes": [[[[]]]] * 10**5}])
+def test_many_empty_lists_are_too_many_points(prompt):
+    request = SessionRequest(point_coords=prompt.get("points"), box=prompt.get("boxes"))
+    with pytest.raises(PromptError, match="50000 points: a request may have at most 1024"):
+        request.prompts((16, 12), 256)
+
+
+def test_json_of_many_megabytes_is_not_read():
+    reply = session().answer({"prompt_json": text(b" " * (MAX_JSON + 1))})
+    assert json.loads(reply.tensors["result_json"][0])["error"]["message"] == (
+        "prompt_json has 8388609 bytes of JSON, and may have 8388608"
+    )
+
+
+class GpuModels(EmptyModels):
+    """Networks that note the points of each call."""
+
+    objects_at_a_time = 64
+
+    def __init__(self):
+        self.points = []
+
+    def decode(self, embeddings, inputs, outputs):
+        self.points.append(inputs["point_coords"].shape[0] * inputs["point_coords"].shape[1])
+        return super().decode(embeddings, inputs, outputs)
+
+
+def test_lists_of_different_length_are_decoded_in_parts_that_the_decoder_takes():
+    """Padding counts: 64 objects of which one has 40 points are 2,560 points for a decoder."""
+    models = GpuModels()
+    points = [[[1, 1]] * 40, *[[[2, 2]]] * 63]
+    reply = session(models).answer(
+        {
+            "image_b64": text(base64.b64encode(image_file())),
+            "prompt_json": text(
+                json.dumps({"points": points, "labels": [[1] * len(each) for each in points]}).encode()
+            ),
+        }
+    )
+    assert len(json.loads(reply.tensors["result_json"][0])["masks"]) == 64
+    assert max(models.points) <= 2048
 
 
 # Prompts and clean-up as JSON, as programs in other languages send them

@@ -68,6 +68,9 @@ def test_a_search_that_is_cancelled_ends_after_the_decode_that_runs():
     with triton.serving(ENTRY, arguments("sam2", **NAMES)) as model:
         model.execute([request])
         assert request.answer().code == "CANCELLED"
+        # The work was done, and the cache has the image.
+        wait_until(lambda: [triton.series.counts[name, None] for name in ("encodes_total", "decodes_total")] == [1, 1])
+        assert triton.series.gauges["cache_images", None][-1] == 1
     assert [call.model for call in triton.calls] == ["sam2_encoder", "sam2_decoder"]
 
 

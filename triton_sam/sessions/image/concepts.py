@@ -59,6 +59,7 @@ def _known(search: ConceptSearch, image_id: str, reply: Reply) -> HeldImage:
     """Return the feature maps of an image that was sent before."""
     image = search.get(image_id, reply)
     if image is None:
+        reply.counts["unknown_images"] += 1
         raise UnknownImageError(f"no image {image_id[:64]!r} here that words were searched in: send the image again")
     return image
 

@@ -27,7 +27,7 @@ from ...masks.boxes import Box
 from ...masks.cleanup import Cleanup
 from ...wire import contract
 from ..images import HeldImage, ImageStore
-from ..messages import Reply, json_tensor, read_bytes, read_object
+from ..messages import Reply, check_pixels, json_tensor, read_bytes, read_object
 from ..tasks import TaskCancelledError
 from .messages import SessionRequest, read_request
 
@@ -36,7 +36,6 @@ _LONGEST_WAIT = 0.5
 _COMPANIONS = {contract.IMAGE, contract.EVERYTHING}
 _PART_COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.EVERYTHING_PART}
 _MEMBERS = ("points", "parameters", "crop", "image_size")
-_MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 1 << 27)
 _EXAMPLE = '{"points": [[8, 8]], "parameters": {}}'
 
 
@@ -252,14 +251,13 @@ def _check_crop(crop: Box, whole: Size) -> None:
     left, top, right, bottom = crop
     if not (0 <= left < right <= whole[0] and 0 <= top < bottom <= whole[1]):
         raise InputError(f"crop {list(crop)} does not lie in an image of {whole[0]} x {whole[1]} pixels")
-    if whole[0] * whole[1] > _MAX_PIXELS:
-        raise InputError(f"image_size may have at most {_MAX_PIXELS} pixels")
+    check_pixels("image_size", whole)
 
 
 def _points(given: Any) -> npt.NDArray[np.float64]:
     try:
         points = np.array(given, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         points = np.zeros(0)
     if points.ndim != 2 or points.shape[1] != 2 or not 1 <= len(points) <= contract.MAX_OBJECTS:
         raise InputError(f"points must be a list of 1 to {contract.MAX_OBJECTS} pairs [x, y]")

@@ -24,7 +24,7 @@ from ...wire import contract
 from ...wire.contract import OutputFormat
 from ...wire.pair import ModelPair, Prediction
 from ..images import HeldImage
-from ..messages import OUTPUT_FORMATS, Tensors, json_tensor, read_bytes, read_format, read_object
+from ..messages import OUTPUT_FORMATS, Tensors, check_points, json_tensor, read_bytes, read_format, read_object
 
 Inputs = Mapping[str, npt.NDArray[Any]]
 
@@ -72,11 +72,7 @@ class SessionRequest:
         claimed = max((len(part) for part in parts if isinstance(part, np.ndarray) and part.ndim > 2), default=0)
         if claimed > contract.MAX_OBJECTS:
             raise _too_many(claimed)
-        count = (_leaves(self.point_coords) + _leaves(self.box)) // 2
-        if count > contract.MAX_POINTS:
-            raise PromptError(
-                f"{count} points: a request may have at most {contract.MAX_POINTS}, and a box counts as two"
-            )
+        check_points(self.point_coords, self.box)
         prompts = check_prompts(
             self.point_coords,
             self.point_labels,
@@ -170,22 +166,6 @@ def _decode(encoded: bytes) -> bytes:
 
 def _too_many(objects: int) -> PromptError:
     return PromptError(f"{objects} objects: a request may have at most {contract.MAX_OBJECTS}")
-
-
-def _leaves(value: Any) -> int:
-    """Count the numbers in nested lists or an array, without trusting their shape."""
-    if value is None:
-        return 0
-    if isinstance(value, np.ndarray):
-        return value.size
-    pending, count = [value], 0
-    while pending:
-        item = pending.pop()
-        if isinstance(item, list):
-            pending.extend(item)
-        else:
-            count += item is not None
-    return count
 
 
 def write_image(image: HeldImage) -> Tensors:

@@ -152,7 +152,7 @@ class SessionModel:
         if len(prompts) > 1:
             # One object per call needs no padding, which this decoder would not mask out.
             alone = prompts.has_padding and not family.masks_out_padding
-            parts = prompts.parts(1 if alone else self._objects_at_a_time)
+            parts = prompts.fitting_parts(1 if alone else self._objects_at_a_time)
         with reply.timed("decode"):
             answers = [each for part in parts for each in self._decode_part(image, part, request, reply)]
         reply.counts["decodes"] += 1
@@ -191,7 +191,8 @@ def _as_job(work: Callable[[Reply], Tensors], stopped: Callable[[], bool]) -> Re
         if stopped():  # before the image is encoded
             raise TaskCancelledError
         reply.tensors = work(reply)
-    except TaskCancelledError:
+    except TaskCancelledError as end:
+        end.reply = reply
         raise
     except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
         reply.fail(error)

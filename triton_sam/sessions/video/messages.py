@@ -5,7 +5,6 @@ A request is an operation, its arguments as JSON, and tensors. An answer is a JS
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,14 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._common.checks import json_kind
 from ...errors import InputError, PromptError, VideoError
 from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, LABEL_NO_POINT, Family, Size
 from ...inputs.prompts import check_prompts
 from ...masks.resize import full_size_masks
 from ...masks.segment import Segment, find_format
 from ...wire import contract, video
-from ..messages import Tensors, read_bytes, read_format
+from ..messages import Tensors, check_points, object_of, read_bytes, read_format
 from .memory import Points
 from .tracker import Row
 
@@ -118,6 +116,7 @@ class VideoRequest:
             raise PromptError("give points, a box or a mask")
         if box is not None and not self.arguments["clear_old_points"]:
             raise PromptError("a box comes before all points: give it with clear_old_points = true")
+        check_points(points, box)
         checked = check_prompts(points, labels, box, None, image_size=size, mask_size=image_size // 4)
         if len(checked) != 1:
             raise PromptError(f"a prompt is for one object, not for {len(checked)}")
@@ -175,12 +174,7 @@ def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool =
 
 def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, Any]:
     """Read and check the arguments of an operation; null counts as missing."""
-    try:
-        given = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"arguments: invalid JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise InputError(f"arguments must be a JSON object, not {json_kind(given)}")
+    given = object_of(content, "arguments", '{"frame_index": 0}')
     keys = ARGUMENTS[operation]
     unknown = next((key for key in given if key not in keys), None)
     if unknown is not None:

@@ -100,8 +100,10 @@ class VideoModel:
             if session is None:
                 reply.tensors = self._start(request, reply)
             else:
-                reply.tensors = self._answer(request, session, reply, stopped)
-        except TaskCancelledError:
+                with self.sessions.in_use(session):
+                    reply.tensors = self._answer(request, session, reply, stopped)
+        except TaskCancelledError as end:
+            end.reply = reply
             raise
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
             reply.fail(error)

@@ -8,6 +8,7 @@ a correction there, after a restart, has no earlier logits.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import threading
@@ -25,7 +26,7 @@ from ...errors import InputError, ServerBusyError, UnknownSessionError, VideoErr
 from ...families.base import Size
 from ...families.tracking import Tracking
 from ...wire import video
-from ..messages import Tensors
+from ..messages import Tensors, check_pixels
 from ..tasks import SerialQueue
 from .memory import ObjectMemory, Output, Points, TrackedFrames, memory_dtype
 from .messages import VideoRequest
@@ -47,6 +48,8 @@ class VideoSession:
         self.tracker = tracker
         self.strand = strand
         self.used = time.monotonic()
+        self.running = 0
+        """The number of requests that run now."""
         self.is_closed = False
         self.known_size = frame_size
         """Width and height of the frames in pixels; None if no frame is known yet."""
@@ -90,6 +93,8 @@ class SessionTable:
         self._lock = threading.Lock()
 
     def start(self, tracker: Tracker, frame_size: Size | None) -> VideoSession:
+        if frame_size is not None:
+            check_pixels("frame_size", frame_size)
         session = VideoSession(secrets.token_hex(16), tracker, frame_size, SerialQueue(self._executor))
         with self._lock:
             if len(self.by_id) >= self._limit:
@@ -112,6 +117,18 @@ class SessionTable:
             session.used = time.monotonic()
         return session
 
+    @contextlib.contextmanager
+    def in_use(self, session: VideoSession) -> Iterator[None]:
+        """Keep a session open while the block runs."""
+        with self._lock:
+            session.running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                session.running -= 1
+                session.used = time.monotonic()
+
     def close(self, session: VideoSession) -> None:
         """Remove a session after its running operation has ended."""
         session.is_closed = True
@@ -122,7 +139,11 @@ class SessionTable:
         """Close the sessions that were unused for the idle time; return their number."""
         earliest = time.monotonic() - self._idle_seconds
         with self._lock:
-            idle = [each for each in self.by_id.values() if each.used < earliest and not each.strand.is_busy]
+            idle = [
+                each
+                for each in self.by_id.values()
+                if each.used < earliest and not (each.running or each.strand.is_busy)
+            ]
         for session in idle:
             self.close(session)
         return len(idle)

@@ -153,6 +153,17 @@ def test_a_request_that_waits_while_its_session_is_closed_changes_nothing(video_
     refused(UnknownSessionError, "was closed", session.do, "reset_session")
 
 
+def test_a_session_whose_request_runs_is_not_idle(video_sessions):
+    session, sessions = video_sessions.start(), video_sessions.model.sessions
+    found = sessions.by_id[session.id]
+    with sessions.in_use(found):
+        found.used = float("-inf")
+        assert sessions.close_idle() == 0
+    assert sessions.close_idle() == 0  # it was used just now
+    found.used = float("-inf")
+    assert sessions.close_idle() == 1
+
+
 def test_a_session_drops_the_ids_of_its_oldest_frames():
     session = VideoSession("id", None, None, None)
     for index in (*range(KNOWN_FRAMES), 0, KNOWN_FRAMES):
@@ -324,7 +335,14 @@ def test_bad_tensors_are_one_error_each(video_sessions):
     refused(PromptError, "cannot be combined", ask, "add_prompt", name, mask, box=[1, 1, 5, 5], **prompt)
     refused(InputError, "takes no mask", ask, "reset_session", name, {"mask": np.ones((3, 3), bool)}, step=1)
     refused(InputError, "arguments: invalid JSON", ask, "reset_session", name, {"arguments": text(b"{")})
-    refused(InputError, "JSON object, not a list", ask, "reset_session", name, {"arguments": text(b"[]")})
+    refused(
+        InputError,
+        'arguments must be an object such as {"frame_index": 0}, not a list',
+        ask,
+        "reset_session",
+        name,
+        {"arguments": text(b"[]")},
+    )
     refused(InputError, "output_format must be", ask, "reset_session", name, output_format="bmp", step=1)
     refused(InputError, "needs the session_id", ask, "reset_session", None, step=1)
     refused(

@@ -213,6 +213,26 @@ def test_downloads(http, video):
     problem(http.get(f"{video}/masks", params={"format": "gif"}), 422)
 
 
+@pytest.mark.parametrize(
+    ("sent", "masks", "images"),
+    [
+        (["00005.png", "up/00010.png", "c\\00015.png"], ["00005.png", "00010.png", "00015.png"], None),
+        (["a.png"] * 3, ["00000.png", "00001.png", "00002.png"], [f"a/0000{frame}.jpg" for frame in range(3)]),
+        (["a.png", "a.jpg", "b.png"], ["00000.png", "00001.png", "00002.png"], ["a.png", "a.jpg", "b.png"]),
+    ],
+)
+def test_downloads_have_the_names_of_uploaded_frames(http, drawing, sent, masks, images):
+    uploaded = [("frames", (name, clip.png(index))) for index, name in enumerate(sent)]
+    path = f"/v1/videos/{http.post('/v1/videos', files=uploaded).json()['id']}"
+    http.post(f"{path}/prompts", json=POINT)
+    track(http, path)
+    with zipfile.ZipFile(io.BytesIO(http.get(f"{path}/masks", params={"format": "png"}).content)) as archive:
+        assert archive.namelist() == masks
+    (found,) = http.get(f"{path}/masks", params={"format": "coco"}).json()["videos"]
+    assert found["file_names"] == (images or masks)
+    http.delete(path)
+
+
 def test_ids_that_a_label_map_cannot_hold(http, video):
     http.post(f"{video}/prompts", json={**POINT, "object_id": 256})
     assert "1..255" in problem(http.get(f"{video}/masks", params={"format": "png"}), 422)["detail"]

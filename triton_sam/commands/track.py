@@ -29,7 +29,7 @@ from .._common.signals import ends_by_interrupt
 from ..client.video.words import chosen_frames
 from ..errors import ConfigurationError, PromptError, SamError
 from ..tracks.folder import MANIFEST, TrackFolder
-from ..tracks.formats import RECORDS, TRACK_FORMATS, TrackedVideo, encoder_name
+from ..tracks.formats import RECORDS, TRACK_FORMATS, TrackedVideo, encoder_name, mask_stems
 from ..tracks.prompts import ObjectPrompt
 from ..tracks.records import MaskRecord
 from . import _options, _server, _task_options, _track_words, _video
@@ -97,7 +97,12 @@ def run(args: argparse.Namespace) -> int:
         by_rules = bool(args.text) and _track_words.rules_were_used(args)
         parameters = _parameters(args, [] if by_rules else prompts, source)
         ids = None if by_rules else sorted({prompt.object_id for prompt in prompts})
-        folder = TrackFolder(args.out, parameters, formats, ids)
+        names = source.frames.names
+        if "png" in formats and names is not None and mask_stems(names) is None:
+            _options.say(
+                args, f"two images of {source.name} have the same name without suffix: masks are numbered from 00000"
+            )
+        folder = TrackFolder(args.out, parameters, formats, ids, names)
         with folder.opened(args.overwrite, resume=not source.is_live):
             stop: SamError | None = None
             if plan.frames is None or not all(map(folder.has, plan.frames)):
@@ -114,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
                 folder.records,
                 folder.kept_images if source.is_live else source.images,
                 source.frames.pixel_ratio,
+                None if names is None else [f"{source.name}/{name}" for name in names],
             )
             for path in folder.finish(finished):
                 _options.say(args, f"wrote {path}")

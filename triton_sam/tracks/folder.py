@@ -22,7 +22,7 @@ from .._common import strict_json
 from .._common.files import atomic_path, atomic_write, locked
 from ..errors import ConfigurationError, InferenceError
 from ..masks.segment import VideoSegment
-from .formats import RECORDS, TRACK_FORMATS, TrackedVideo, TrackFormat
+from .formats import RECORDS, TRACK_FORMATS, TrackedVideo, TrackFormat, mask_file, mask_stems
 from .records import MaskRecord, append_records, read_records
 
 MANIFEST = "track.json"
@@ -32,6 +32,8 @@ IMAGES = "images"
 _VERSION = 1
 _LOCK = ".track.lock"
 _JPEG_QUALITY = 95
+_NAMING = "naming of masks"
+"""The parameter with the stems of the images, if they are not their numbers."""
 _NUMBERED = re.compile(r"\d{5,}\.(png|jpg)")
 
 
@@ -43,18 +45,27 @@ class TrackFolder:
         parameters: everything that determines the masks, as JSON values: source, prompts, range, model.
         formats: names of TRACK_FORMATS.
         object_ids: the ids of all objects; None if they are found while the video is tracked.
+        image_names: the file names of all images of the video, if they are files. The masks get these names.
 
     Raises:
         ConfigurationError: a format cannot hold the ids.
     """
 
     def __init__(
-        self, folder: Path, parameters: Mapping[str, Any], formats: Sequence[str], object_ids: Sequence[int] | None
+        self,
+        folder: Path,
+        parameters: Mapping[str, Any],
+        formats: Sequence[str],
+        object_ids: Sequence[int] | None,
+        image_names: Sequence[str] | None = None,
     ) -> None:
         self.folder = folder
         self.formats = [TRACK_FORMATS[name] for name in dict.fromkeys(formats)]
         self._ids = None if object_ids is None else sorted(object_ids)
+        self._stems = mask_stems(image_names)
         self._parameters = json.loads(strict_json.dumps(parameters))  # tuples become lists, as in a manifest
+        if self._stems and self._stems != [f"{frame:05d}" for frame in range(len(self._stems))]:
+            self._parameters[_NAMING] = self._stems
         self._records: dict[int, tuple[MaskRecord, ...]] = {}
         self.full: list[str] = []
         """For each format that could not hold the id of a found object, what is missing in it."""
@@ -206,7 +217,7 @@ class TrackFolder:
 
     def _image_files(self, frame: int) -> list[tuple[TrackFormat, Path]]:
         return [
-            (form, self.folder / form.file / form.image_file(frame))
+            (form, self.folder / form.file / form.image_file(frame, self._stems))
             for form in self.formats
             if form.image_file is not None
         ]
@@ -217,7 +228,7 @@ class TrackFolder:
         if manifest is None:
             self._check_empty()
         elif overwrite:
-            self._remove_results()
+            self._remove_results(manifest)
         else:
             before = manifest.get("parameters")
             if not isinstance(before, dict):
@@ -263,14 +274,17 @@ class TrackFolder:
                     f"{self.folder / name} exists and is not from `triton-sam track`: give another --out"
                 )
 
-    def _remove_results(self) -> None:
+    def _remove_results(self, manifest: Mapping[str, Any]) -> None:
+        before = manifest.get("parameters")
+        stems = (before.get(_NAMING) if isinstance(before, dict) else None) or []
+        named = {mask_file(frame, stems) for frame in range(len(stems))}
         for name in dict.fromkeys((RECORDS, IMAGES, *(form.file for form in TRACK_FORMATS.values()))):
             path = self.folder / name
             if not path.is_dir():
                 path.unlink(missing_ok=True)
                 continue
             for file in path.iterdir():
-                if _NUMBERED.fullmatch(file.name):  # other files are the user's
+                if file.name in named if named else _NUMBERED.fullmatch(file.name):  # other files are the user's
                     file.unlink()
             with contextlib.suppress(OSError):
                 path.rmdir()

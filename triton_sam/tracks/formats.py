@@ -22,6 +22,7 @@ from .._common.extras import missing
 from .._common.files import atomic_path, atomic_write
 from ..errors import InputError
 from ..families.base import Size
+from ..inputs.names import name_of
 from ..masks.boxes import corner_and_size
 from ..masks.drawing import PALETTE, overlay
 from ..masks.label_map import label_map_png, size_of_masks
@@ -168,6 +169,7 @@ class TrackedVideo:
         records: the records of each tracked image.
         images: opens the images of these numbers in ascending order, one after the other.
         pixel_ratio: width of a pixel on a screen, divided by its height.
+        image_names: name of the file of each image, for data sets; None if the images are not files.
     """
 
     name: str
@@ -176,6 +178,7 @@ class TrackedVideo:
     records: Mapping[int, Sequence[MaskRecord]]
     images: Callable[[Sequence[int]], Iterator[Image.Image]]
     pixel_ratio: Fraction = Fraction(1)
+    image_names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,8 @@ class TrackFormat:
         name: the name by which callers request it.
         file: the file or folder, in the folder of the results.
         meaning: one line for users.
-        image_file: returns the name of the file of one image; None if the format has one file for the whole video.
+        image_file: returns the name of the file of one image, from its number and, optionally, the stems of all images
+            (see mask_stems()); None if the format has one file for the whole video.
         write_image: encodes the masks of one image while the video is tracked.
         write_video: writes the file of the whole video at the end.
         largest_id: the highest object id that the format can hold, or None.
@@ -197,7 +201,7 @@ class TrackFormat:
     name: str
     file: str
     meaning: str
-    image_file: Callable[[int], str] | None = None
+    image_file: Callable[..., str] | None = None
     write_image: Callable[[Mapping[int, VideoSegment]], bytes] | None = None
     write_video: Callable[[Path, TrackedVideo], None] | None = None
     largest_id: int | None = None
@@ -207,6 +211,20 @@ class TrackFormat:
     def holds(self, ids: Iterable[int]) -> bool:
         """Return whether the format can hold all object ids."""
         return self.largest_id is None or max(ids, default=0) <= self.largest_id
+
+
+def mask_stems(names: Sequence[str] | None) -> list[str] | None:
+    """Return the file names of images without suffixes, as names of their masks.
+
+    None, for numbered masks: there are no names, or two differ at most in suffix and capital letters.
+    """
+    stems = [Path(name).stem for name in names or ()]
+    return stems if stems and len({stem.casefold() for stem in stems}) == len(stems) else None
+
+
+def mask_file(frame: int, stems: Sequence[str] | None = None) -> str:
+    """Return the name of the PNG of an image."""
+    return f"{stems[frame]}.png" if stems else f"{frame:05d}.png"
 
 
 def label_map(masks: Mapping[int, VideoSegment]) -> NDArray[np.uint8]:
@@ -250,6 +268,7 @@ def coco_video(video: TrackedVideo) -> dict[str, Any]:
     """
     width, height = video.size
     ordered = sorted(video.records)
+    names = video.image_names
     found: dict[int, list[MaskRecord | None]] = {}
     for place, frame in enumerate(ordered):
         for record in video.records[frame]:
@@ -260,7 +279,7 @@ def coco_video(video: TrackedVideo) -> dict[str, Any]:
         "width": width,
         "height": height,
         "length": len(ordered),
-        "file_names": [f"{video.name}/{frame:05d}.jpg" for frame in ordered],
+        "file_names": [name_of(names[frame]) if names else f"{video.name}/{frame:05d}.jpg" for frame in ordered],
         "frames": ordered,
     }
     annotations = [_annotation(object_id, video.size, row) for object_id, row in sorted(found.items())]
@@ -308,7 +327,7 @@ _ROWS = (
         "png",
         "masks",
         "one PNG for each image with the palette of DAVIS: a pixel holds the id of its object",
-        image_file="{:05d}.png".format,
+        image_file=mask_file,
         write_image=_png,
         largest_id=MAX_OBJECT_ID,
         needs_logits=True,

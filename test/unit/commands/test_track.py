@@ -171,6 +171,83 @@ def test_a_complete_run_is_repeated_only_for_a_lost_file(video_server, clip, tmp
     assert files(out) == before
 
 
+def renamed(clip: Path, names: list[str]) -> Path:
+    """Return a copy of the folder whose images have other names."""
+    folder = clip.with_name("renamed")
+    folder.mkdir()
+    for path, name in zip(sorted(clip.iterdir()), names, strict=True):
+        (folder / name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{frame + 1:05d}.png" for frame in range(FRAMES)],  # as FFmpeg numbers images
+        [f"{5 * frame:05d}.png" for frame in range(FRAMES)],  # as in YouTube-VOS
+        [f"street.{frame} {{}}.png" for frame in range(8, 8 + FRAMES)],
+    ],
+)
+def test_masks_have_the_names_of_the_images(video_server, clip, tmp_path, names):
+    options = (*POINTS, "--format", "png", "--format", "coco", "--out")
+    assert track(clip, *options, tmp_path / "numbered") == 0
+    numbered = files(tmp_path / "numbered")
+    named, out = renamed(clip, names), tmp_path / "out"
+    assert track(named, *options, out) == 0
+    before = files(out)
+    masks = {name: before[name] for name in before if name.startswith("masks/")}
+    assert masks == {f"masks/{name}": numbered[f"masks/{frame:05d}.png"] for frame, name in enumerate(names)}
+    assert before["masks.jsonl"] == numbered["masks.jsonl"]
+    (video,) = json.loads(before["annotations.json"])["videos"]
+    assert video["file_names"] == [f"renamed/{name}" for name in names]
+    assert video["frames"] == list(range(FRAMES))
+    for _ in range(2):
+        video_server.requests.clear()
+        assert track(named, *options, out) == 0
+        assert files(out) == before
+        assert not video_server.requests
+    (out / "masks" / names[2]).unlink()
+    assert track(named, *options, out) == 0
+    assert files(out) == before
+
+
+def test_images_of_one_stem_have_numbered_masks(video_server, clip, tmp_path, capsys):
+    names = ["a.png", "A.tif", "b.png", "c.png", "d.png", "e.png"]
+    options = (renamed(clip, names), *POINTS, "--format", "png", "--format", "coco", "--out", tmp_path / "out")
+    assert call("track", *options) == 0
+    assert capsys.readouterr().err.count("masks are numbered from 00000") == 1
+    assert sorted(path.name for path in (tmp_path / "out/masks").iterdir()) == [f"0000{n}.png" for n in range(FRAMES)]
+    (video,) = json.loads((tmp_path / "out/annotations.json").read_text())["videos"]
+    assert video["file_names"] == [f"renamed/{name}" for name in sorted(names, key=str.lower)]
+
+
+def test_overwriting_removes_the_named_masks_of_the_run_before_alone(video_server, clip, tmp_path):
+    out, options = tmp_path / "out", ("--point", "0:12,12", "--format", "png", "--out", tmp_path / "out")
+    assert track(renamed(clip, [f"{letter}.png" for letter in "abcdef"]), *options) == 0
+    own = ["masks/a.json", "masks/mine.png", "masks/00009.png"]
+    for name in own:
+        (out / name).write_text("mine")
+    assert track(clip, *options, "--overwrite") == 0
+    assert "naming of masks" not in json.loads((out / "track.json").read_text())["parameters"]
+    masks = [f"masks/{frame:05d}.png" for frame in range(FRAMES)]
+    assert sorted(files(out)) == sorted([*own, *masks, "masks.jsonl", "track.json"])
+
+
+def test_numbered_masks_of_an_earlier_version_are_not_mixed_with_named_ones(video_server, clip, tmp_path, capsys):
+    out = tmp_path / "out"
+    folder = renamed(clip, [f"{frame + 1:05d}.png" for frame in range(FRAMES)])
+    options = (folder, *POINTS, "--format", "png", "--out", out)
+    assert track(*options) == 0
+    (out / "masks/00006.png").rename(out / "masks/00000.png")
+    manifest = json.loads((out / "track.json").read_text())
+    del manifest["parameters"]["naming of masks"]
+    (out / "track.json").write_text(json.dumps(manifest))
+    assert track(*options) == 1
+    assert "has the results of another naming of masks: give another --out, or --over" in capsys.readouterr().err
+    assert track(*options, "--overwrite") == 0
+    assert sorted(path.name for path in (out / "masks").iterdir()) == sorted(path.name for path in folder.iterdir())
+
+
 def test_other_images_of_the_same_names_are_another_video(video_server, clip, tmp_path, capsys):
     options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "rle")
     assert track(*options) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -38,6 +39,7 @@ class FrameSource(ABC):
 
     Attributes:
         num_frames: number of frames; None for a stream, whose length is unknown.
+        names: file names of the images of a folder; None for other sources.
         size: width and height of all frames in pixels.
         rate: frames per second; None if the source has no rate, for example a folder of images.
         pixel_ratio: width of a pixel divided by its height on a screen. It differs from 1 only in anamorphic videos,
@@ -45,6 +47,7 @@ class FrameSource(ABC):
     """
 
     num_frames: int | None
+    names: Sequence[str] | None = None
     size: Size
     rate: Fraction | None = None
     pixel_ratio: Fraction = Fraction(1)

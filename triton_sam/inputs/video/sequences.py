@@ -44,7 +44,10 @@ def folder_frames(folder: str | os.PathLike[str]) -> ImageFrames:
     The files are sent unchanged. Other files and hidden files are ignored.
     """
     path = Path(folder)
-    return ImageFrames(frame_files(path), name=str(path))
+    files = frame_files(path)
+    frames = ImageFrames(files, name=str(path))
+    frames.names = [file.name for file in files]
+    return frames
 
 
 def frame_files(folder: Path) -> list[Path]:

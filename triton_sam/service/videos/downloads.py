@@ -12,7 +12,7 @@ from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from ...inputs.images import open_image
-from ...tracks.formats import TRACK_FORMATS, TrackedVideo
+from ...tracks.formats import TRACK_FORMATS, TrackedVideo, mask_file, mask_stems
 from ..budgets import Budgets
 from ..problems import Problem
 from .store import StoredVideo
@@ -97,22 +97,23 @@ class DownloadFile:
     def _write(self, frames: Iterator[int]) -> None:
         writer = TRACK_FORMATS[self._form].write_video
         if self._form == "png":
-            file_name = TRACK_FORMATS["png"].image_file or str
+            stems = mask_stems(self._video.file.image_names)
             with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:  # a PNG is compressed already
                 for (frame, content), _ in zip(self._labels, frames, strict=True):
-                    archive.writestr(file_name(frame), content)
+                    archive.writestr(mask_file(frame, stems), content)
         elif self._form == "rle":
             with self._path.open("w", encoding="utf-8") as stream:
                 for frame in frames:
                     stream.writelines(record.to_line() for record in self._masks[frame])
         elif writer is not None:
-            video = self._video
+            video, file = self._video, self._video.file
 
             def images(_: Sequence[int]) -> Iterator[Image.Image]:
                 for frame in frames:
-                    yield open_image(video.decoders.frame(video.file, frame, "preview").content)
+                    yield open_image(video.decoders.frame(file, frame, "preview").content)
 
-            writer(self._path, TrackedVideo(video.stem, video.file.size, video.file.rate, self._masks, images))
+            names = file.image_names
+            writer(self._path, TrackedVideo(video.stem, file.size, file.rate, self._masks, images, image_names=names))
 
 
 class _OwnFile(FileResponse):

@@ -6,7 +6,7 @@ import io
 import threading
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -36,11 +36,18 @@ _MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
 
 @dataclass(frozen=True)
 class VideoFile:
+    """The files of a video.
+
+    Args:
+        image_names: the file names of the images; None if they are unknown, or two are equal.
+    """
+
     paths: tuple[Path, ...]
     is_file: bool
     size: Size
     num_frames: int
     rate: Fraction
+    image_names: tuple[str, ...] | None = field(default=None, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +115,10 @@ def _images(upload: Upload, settings: ServiceSettings) -> VideoFile:
             first = f"{sizes[0][0]} x {sizes[0][1]}"
             raise VideoError(f"frame {index} has {size[0]} x {size[1]} pixels, but the first has {first}")
     frames = ImageFrames(upload.frames, name="the upload")  # opens the first one
-    return VideoFile(tuple(upload.frames), False, frames.size, len(upload.frames), DEFAULT_RATE)
+    names = tuple(upload.frame_names)
+    are_known = all(names) and len(set(names)) == len(upload.frames)
+    paths = tuple(upload.frames)
+    return VideoFile(paths, False, frames.size, len(paths), DEFAULT_RATE, names if are_known else None)
 
 
 MAX_DECODERS = 8

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeVar
 
 from fastapi import Request
@@ -167,15 +167,17 @@ class Room:
 
 
 VIDEO, FRAMES = "video", "frames"
+MAX_NAME = 200
 
 
 @dataclass
 class Upload:
-    """The files of a video: one file, or its frames as images in their order."""
+    """The files of a video: one file, or its frames as images in their order, with the file names sent."""
 
     name: str = ""
     video: Path | None = None
     frames: list[Path] = field(default_factory=list)
+    frame_names: list[str] = field(default_factory=list)
 
 
 class _Parts:
@@ -237,8 +239,9 @@ class _Parts:
     def _open(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         part, upload = options.get(b"name", b"").decode("utf-8", "replace"), self.upload
-        if not upload.name:
-            upload.name = options.get(b"filename", b"").decode("utf-8", "replace")[:200]
+        name = options.get(b"filename", b"").decode("utf-8", "replace")
+        upload.name = upload.name or name[:MAX_NAME]
+        is_name = len(name) <= MAX_NAME and name.isprintable()
         if part == VIDEO:
             if upload.video is not None:
                 raise Problem(422, f"a request has one `{VIDEO}`: send the other in a request of its own")
@@ -248,6 +251,7 @@ class _Parts:
                 raise Problem(413, f"a video may have at most {self._max_frames} frames: send fewer")
             path = self._folder / f"{len(upload.frames):06d}"
             upload.frames.append(path)
+            upload.frame_names.append(PurePosixPath(name.replace("\\", "/")).name if is_name else "")
         else:
             raise Problem(422, f"there is no field {part[:40]!r}: send `{VIDEO}` or `{FRAMES}`")
         self._file = path.open("wb")

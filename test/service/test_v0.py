@@ -111,6 +111,9 @@ def test_masks_from_an_embedding(service, picture, text, expected, form):
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "image/png"
     np.testing.assert_array_equal(mask_of(answer.content), expected[1])
+    other = {"x": "200", "y": "180", "img_x": "400", "img_y": "300"}
+    answer = service.http.post("/from_model", files={"model": model}, data=other)
+    assert (answer.status_code, "the embedding is of 800 x 600 pixels" in answer.json()["detail"]) == (422, True)
 
 
 def test_npz_is_what_the_python_client_loads(service, picture, expected, tmp_path):
@@ -161,7 +164,7 @@ def test_an_npz_with_many_members_is_refused_before_it_is_read(monkeypatch):
             archive.writestr(f"{number}.npy", b"")
     monkeypatch.setattr("numpy.load", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(Problem, match=NO_EMBEDDINGS):
-        v0._read_npz(buffer.getvalue(), (1, 1))
+        v0._read_npz(buffer.getvalue())
 
 
 def test_prediction(service, picture, expected):

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import httpx
 import numpy as np
@@ -54,6 +55,11 @@ def test_every_third_frame(http, drawing, mp4):
     assert [data["frame"] for name, data in found if name == "frame"] == [6, 9, 12, 15, 18, 21]
     assert found[-1] == ("done", {"frames": 6, "cancelled": False})
     assert found[-2][1]["total"] == 6
+    av = pytest.importorskip("av")
+    overlay = http.get(f"{path}/masks", params={"format": "overlay"}).content
+    with av.open(io.BytesIO(overlay)) as container:
+        stream = container.streams.video[0]
+        assert (stream.frames, stream.average_rate) == (7, Fraction(clip.RATE, 3))  # with the prompted one
     http.delete(path)
 
 

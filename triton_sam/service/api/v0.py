@@ -152,7 +152,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         """Return the mask at a pixel, using an embedding."""
         check_size("the image has", (img_x, img_y), engine.settings.max_megapixels)
         content = await model.read()
-        embeddings = await asyncio.to_thread(_read_embedding, content, (img_x, img_y))
+        embeddings = await asyncio.to_thread(_read_embedding, content)
 
         async def work() -> Response:
             if isinstance(embeddings, ImageEmbeddings):
@@ -163,6 +163,11 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
                 found = embeddings
             else:
                 pair, found = await _recover(engine, embeddings, model_version, (img_x, img_y))
+            if found.image_size != (img_x, img_y):
+                width, height = found.image_size
+                raise Problem(
+                    422, f"img_x and img_y are {img_x} and {img_y}, but the embedding is of {width} x {height} pixels"
+                )
             return await _mask(engine, found, pair, x, y)
 
         return await requests.run(request, work())
@@ -261,10 +266,10 @@ def _to_npz(embeddings: ImageEmbeddings) -> bytes:
         return path.read_bytes()
 
 
-def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbeddings:
+def _read_embedding(content: bytes) -> bytes | ImageEmbeddings:
     """Return raw float32 of an old-style embedding, or all embeddings of an .npz."""
     if content.startswith(ZIP):
-        return _read_npz(content, size)
+        return _read_npz(content)
     try:
         text = _unzip(content) if content.startswith(GZIP) else content
         raw = base64.b64decode(text.strip(), validate=True)
@@ -281,7 +286,7 @@ def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbed
     return raw
 
 
-def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
+def _read_npz(content: bytes) -> ImageEmbeddings:
     try:
         if content.count(ENTRY) > MAX_ENTRIES:  # zipfile would create an object for each: a million takes seconds
             raise InputError("it has too many members")
@@ -300,10 +305,6 @@ def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
             "model: this file is damaged, or holds no image embeddings: send what /embedded_model answers with "
             "encoding=npz",
         ) from None
-    if embeddings.image_size != size:
-        raise Problem(
-            422, f"img_x and img_y are {size}, but the embeddings belong to an image of {embeddings.image_size}"
-        )
     return embeddings
 
 

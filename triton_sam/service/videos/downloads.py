@@ -112,8 +112,16 @@ class DownloadFile:
                 for frame in frames:
                     yield open_image(video.decoders.frame(file, frame, "preview").content)
 
-            names = file.image_names
-            writer(self._path, TrackedVideo(video.stem, file.size, file.rate, self._masks, images, image_names=names))
+            tracked = TrackedVideo(
+                video.stem,
+                file.size,
+                file.rate / video.tracking.every,
+                self._masks,
+                images,
+                file.pixel_ratio,
+                file.image_names,
+            )
+            writer(self._path, tracked)
 
 
 class _OwnFile(FileResponse):

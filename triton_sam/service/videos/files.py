@@ -47,6 +47,7 @@ class VideoFile:
     size: Size
     num_frames: int
     rate: Fraction
+    pixel_ratio: Fraction = Fraction(1)
     image_names: tuple[str, ...] | None = field(default=None, compare=False)
 
     @property
@@ -96,7 +97,8 @@ def _file(path: Path, settings: ServiceSettings) -> VideoFile:
     except TooManyFramesError:
         raise Problem(413, f"a video may have at most {settings.max_video_frames} frames: send a part") from None
     frames.close()
-    return VideoFile((path,), True, frames.size, frames.num_frames or 0, Fraction(rate) or DEFAULT_RATE)
+    rate = Fraction(rate) or DEFAULT_RATE
+    return VideoFile((path,), True, frames.size, frames.num_frames or 0, rate, frames.pixel_ratio)
 
 
 def _check_kind(head: bytes) -> None:
@@ -118,7 +120,8 @@ def _images(upload: Upload, settings: ServiceSettings) -> VideoFile:
     names = tuple(upload.frame_names)
     are_known = all(names) and len(set(names)) == len(upload.frames)
     paths = tuple(upload.frames)
-    return VideoFile(paths, False, frames.size, len(paths), DEFAULT_RATE, names if are_known else None)
+    image_names = names if are_known else None
+    return VideoFile(paths, False, frames.size, len(paths), DEFAULT_RATE, image_names=image_names)
 
 
 MAX_DECODERS = 8

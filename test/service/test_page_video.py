@@ -1,13 +1,14 @@
 """The page's video mode in headless Chromium, over a real service and a real video model in this process."""
 
 import io
+import re
 import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
 from support import clip
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.drawn_server import let_go_on, propagation_of
 from support.running_browser import covered, go_to, open_clip, open_page, segmented, shown, track
 
@@ -203,6 +204,27 @@ def test_tracking_is_stopped_corrected_and_goes_on(page, running, drawing):
     page.wait("!tritonSam.video.isTracking")
     wait_until(lambda: drawing.points(1, 1))
     assert len(drawing.tracked()) - at_rest < FRAMES
+
+    drawing.frames.seconds, drawing.frames.limit = 0.0, FRAMES - 2  # at the last frame of the first pass
+    at_rest = len(drawing.tracked())
+    page.page.click("#track-both")
+    assert drawing.frames.reached.wait(PATIENCE)
+    with let_go_on(drawing, propagation_of(running.service, path)):
+        page.page.click("#track-stop")
+    page.wait("!tritonSam.video.isTracking")
+    assert drawing.tracked()[at_rest:] == list(range(1, FRAMES))
+
+    drawing.frames.limit = 5
+    at_rest = len(drawing.tracked())
+    earlier = propagation_of(running.service, path)
+    with page.held("/propagate"), page.page.expect_response(re.compile("/cancel")):
+        page.page.click("#track-forward")
+        page.page.click("#track-stop")
+    wait_until(lambda: propagation_of(running.service, path) is not earlier)
+    with let_go_on(drawing, propagation_of(running.service, path)):
+        pass
+    page.wait("!tritonSam.video.isTracking")
+    assert len(drawing.tracked()) - at_rest < FRAMES - 1
     assert page.page.is_hidden("#banner")
 
 
@@ -236,6 +258,27 @@ def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(pag
     page.wait("document.getElementById('busy').hidden")
     assert drawing.points(1, 0)
     page.page.evaluate("tritonSam.stage.draw()")
+    page.refused(404)
+
+
+def test_a_video_is_sent_again_for_another_model_and_once_if_that_fails(page, running, path):
+    with page.held("/v1/videos[?]model") as held:
+        page.page.set_input_files("#file", path)
+        wait_until(lambda: page.page.wait_for_timeout(20) or held)
+        page.page.evaluate("tritonSam.settings.model = 'another'")
+    assert "another" in page.banner()
+    page.refused(404)
+    sent = []
+    page.page.on("request", lambda request: sent.append(request.url) if "/v1/videos?model" in request.url else None)
+    running.service.http.delete(f"/v1/videos/{page.page.evaluate('tritonSam.video.info.id')}")
+    page.page.click("#banner-close")
+    page.click(*clip.START)
+    assert "another" in page.banner()
+    page.page.wait_for_timeout(100)
+    assert len(sent) == 1
+    page.page.evaluate("tritonSam.settings.model = 'sam2'")
+    page.click(70, 120)
+    segmented(page)
     page.refused(404)
 
 

@@ -130,8 +130,8 @@ function clicked(time, ms) {
 /** Show a problem. Request a token, or send again what the service has dropped, and then call ``again()``. */
 async function fail(problem, again) {
   if (problem.status === 401) await askToken();
-  else if (["unknown_image", "unknown_video"].includes(problem.code)) await page.pictures.reupload();
-  else return warn(problem.message);
+  else if (!["unknown_image", "unknown_video"].includes(problem.code)) return warn(problem.message);
+  else if (!(await page.pictures.reupload())) return;
   await again();
 }
 

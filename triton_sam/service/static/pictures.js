@@ -14,6 +14,7 @@ export class Pictures {
   shelf;
   #page;
   #opening = null; // an AbortController
+  #reuploading = null; // the result of reupload() if it is the one that opens
   #sentFor = null; // the model for which the service has the image
 
   constructor(page) {
@@ -92,20 +93,22 @@ export class Pictures {
     });
     if (problem?.status === 401) void askToken().then(() => this.#openFile(file, entry));
     else this.#page.show();
-    if (!problem) await this.#page.images.masks.refresh();
+    if (!problem) await (this.isSent ? this.#page.images.masks.refresh() : this.reupload());
   }
 
   async #openVideo(file) {
     const problem = await this.#opens(OPENING, file.name, async (isCurrent, signal) => {
+      const { model } = this.#page.settings;
       await this.#page.video.open(file, signal, (part) => isCurrent() && sending("video", part, OPENING));
       this.shelf.leave();
       this.image = null;
       this.#page.everything.reset();
       this.#page.begin(this.#page.video);
-      this.#sentFor = this.#page.settings.model;
+      this.#sentFor = model;
     });
     if (problem?.status === 401) void askToken().then(() => this.#openVideo(file));
     else this.#page.show();
+    if (!problem && !this.isSent) await this.reupload(); // the user has chosen another model meanwhile
   }
 
   async #openProject(file) {
@@ -136,43 +139,54 @@ export class Pictures {
     this.#page.show();
   }
 
-  /** Upload the image or the video again, for another model, or because the service has dropped it. */
+  /**
+   * Upload the image or the video again, for another model, or because the service has dropped it.
+   *
+   * Return whether the service has it; false while something else opens.
+   */
   async reupload() {
+    if (this.#opening) return this.#reuploading ?? false;
+    if (!(this.image || this.#page.video.isOpen)) return false;
+    this.#reuploading = this.#uploadAgain();
+    return this.#reuploading;
+  }
+
+  async #uploadAgain() {
     const { video, settings, images } = this.#page;
-    if (!(this.image || video.isOpen) || this.#opening) return;
     const mine = (this.#opening = new AbortController());
     const model = settings.model;
     const [kind, text] = this.image ? ["image", ENCODING] : ["video", OPENING];
     const heard = (part) => this.#opening === mine && sending(kind, part, text);
+    let isDone = false;
     busy(text);
     try {
       if (video.isOpen) {
         await video.stop();
         await video.reopen(mine.signal, heard);
-        this.#sentFor = model;
-        return;
+      } else {
+        const info = await rest.upload("image", this.image.file, model, mine.signal, heard);
+        if (this.#opening !== mine) return false;
+        this.image = { ...this.image, ...info };
+        this.#page.warn("");
       }
-      const info = await rest.upload("image", this.image.file, model, mine.signal, heard);
-      if (this.#opening !== mine) return;
-      this.image = { ...this.image, ...info };
       this.#sentFor = model;
-      this.#page.warn("");
+      isDone = true;
     } catch (problem) {
       if (this.#opening === mine && this.#page.isUp) this.#page.warn(problem.message);
-      return;
-    } finally {
-      if (this.#opening === mine) {
-        this.#opening = null;
-        busy("");
-      }
     }
-    await images.masks.refresh();
+    if (this.#opening !== mine) return isDone;
+    this.#opening = null;
+    busy("");
+    if (settings.model !== model) return this.reupload();
+    if (isDone && this.image) void images.masks.refresh();
+    return isDone;
   }
 
   /** Run ``act(isCurrent, signal)`` unless something newer is opened. Return its problem, or null. */
   async #opens(text, name, act) {
     this.#opening?.abort();
     const mine = (this.#opening = new AbortController());
+    this.#reuploading = null;
     const isCurrent = () => this.#opening === mine;
     this.#page.preview.end();
     this.#page.warn("");

@@ -31,6 +31,7 @@ export class Video {
   #follows = true; // whether the page shows each tracked frame
   #newest = 0; // the last tracked frame
   #tracked = null; // resolves when tracking has ended
+  #isStopping = false;
 
   constructor(page) {
     this.#page = page;
@@ -142,6 +143,7 @@ export class Video {
     const start = this.scene.frame;
     const ways = { forward: [false], back: [true], both: [false, true] }[direction];
     this.isTracking = true;
+    this.#isStopping = false;
     this.#page.warn("");
     const tracked = (this.#tracked = this.#trackWays(ways, start).finally(() => {
       this.ended++;
@@ -156,13 +158,18 @@ export class Video {
   /** Stop tracking, and wait until it has stopped. */
   async stop() {
     if (!this.isTracking) return;
+    this.#isStopping = true;
     $("track-stop").disabled = true;
+    await this.#cancel();
+    await this.#tracked;
+  }
+
+  async #cancel() {
     try {
       await rest.cancel(this.info.id);
     } catch (problem) {
       this.#fail(problem);
     }
-    await this.#tracked;
   }
 
   /** Update everything around the canvas. */
@@ -261,10 +268,12 @@ export class Video {
       this.#follows = true;
       this.#newest = start;
       this.#tell({ done: 0, total: reverse ? start + 1 : this.info.num_frames - start });
-      let isCancelled = false;
+      let [isFirst, isCancelled] = [true, false];
       try {
         await rest.propagate(info.id, { start, reverse }, (name, data) => {
           if (!isOpen()) return;
+          if (isFirst && this.#isStopping) void this.#cancel(); // the service may have received stop()'s request first
+          isFirst = false;
           if (name === "frame") this.#keep(data);
           else if (name === "progress") this.#tell(data);
           else if (name === "done") isCancelled = data.cancelled;
@@ -274,7 +283,7 @@ export class Video {
         return;
       }
       if (!isOpen()) return;
-      if (isCancelled) break;
+      if (isCancelled || this.#isStopping) break;
     }
     if (this.#follows) await this.#showFrame(ways.length > 1 ? start : this.#newest);
   }

@@ -21,7 +21,7 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from triton_sam import SAM2TritonClient
 from triton_sam.integrations.napari.jobs import Masks
-from triton_sam.integrations.napari.layers import Patch
+from triton_sam.integrations.napari.layers import Outlines, Patch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of napari's packages are not ours
 CLICKS = [(225, 450), (560, 180)]
@@ -170,6 +170,39 @@ def test_everything_and_what_cannot_be_done(open_layer, photo):
     assert [each.name for each in user.viewer.layers] == ["image: objects"]
 
 
+def test_a_click_after_a_search_is_a_new_object(open_layer, photo):
+    user = open_layer(photo)
+    user.panel.points_per_side.setValue(4)
+    user.panel.quality.setValue(0.3)
+    user.panel.stability.setValue(0.5)
+    user.panel.everything.click()
+    user.wait(lambda: "objects found" in user.panel.status.text())
+    found = user.labels().max()
+    assert user.panel.number.value() == found + 1
+    user.click(*CLICKS[0])
+    user.panel.everything.click()
+    user.wait(lambda: user.labels().max() > found + 1)
+    assert user.panel.number.value() == found + 1  # its points can be corrected
+
+
+def test_prompts_outside_of_a_stack_are_left_out(open_layer, photo):
+    user = open_layer(np.stack([photo, photo[::-1]]), rgb=True, translate=(3, 0, 0))
+    user.viewer.add_image(np.zeros((9, 4, 4), np.uint8))  # its planes reach beyond both ends of the stack
+    x, y = CLICKS[0]
+    for plane in (-1, 2):
+        user.viewer.dims.set_point(0, 3 + plane)
+        user.layers.points.add([[plane, y, x]])
+        assert user.panel.status.text() == "this plane is outside the layer"
+        assert not user.widget._prompts
+    user.panel.status.clear()
+    user.panel.everything.click()
+    assert user.panel.status.text() == "this plane is outside the layer"
+    user.layers.points.data = np.empty((0, 3))
+    user.click(x, y, plane=(1,))
+    assert user.panel.status.text().startswith("Click on")
+    assert not user.labels()[0].any()
+
+
 def test_a_second_image_starts_with_an_object_of_its_own(open_layer, photo):
     user = open_layer(photo)
     assert user.layers.boxes.mode == "add_rectangle"
@@ -211,6 +244,37 @@ def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatc
     user.wait(lambda: len(shapes.data) > 0)
     assert set(shapes.features["object"]) == {1}
     assert all((ring[:, 1] > 1900).all() for ring in shapes.data)
+
+
+def square(place: int) -> Patch:
+    return Patch(np.ones((5, 5), bool), place, place)
+
+
+def test_outlines_corrected_by_hand_stay(application):
+    from napari.layers import Shapes
+
+    layer = Shapes(ndim=3)
+    objects = Outlines(layer)
+    objects.put((0,), {1: square(0), 2: square(10)})
+    objects.add((0,), [square(20), square(30)], least=3)
+    assert layer.features["object"].tolist() == [1, 2, 3, 4]
+    layer.add_polygons(np.array([[0, 50, 50], [0, 50, 60], [0, 60, 60]]))  # drawn
+    moved = layer.data
+    moved[0] = moved[0] + 1
+    layer.data = moved
+    layer.selected_data = {2}
+    layer.remove_selected()
+    corrected = [each.copy() for each in layer.data]
+    objects.put((1,), {1: square(0)})
+    objects.put((0,), {2: square(12)})
+    assert layer.features["object"].tolist() == [1, 4, 0, 1, 2]
+    shown = [corrected[0], *corrected[2:]]
+    assert all((one == other).all() for one, other in zip(layer.data[:3], shown, strict=True))
+    assert layer.data[-1].min() == 0
+    assert layer.data[-1][:, 1:].min() == 11.5
+    assert objects.free_number() == 5
+    objects.put((0,), {2: None})
+    assert layer.features["object"].tolist() == [1, 4, 0, 1]
 
 
 @pytest.mark.skipif(shutil.which("xvfb-run") is None, reason="xvfb-run is missing")

@@ -139,9 +139,9 @@ class Labels:
             self._put(plane, number, patch)
         self.layer.refresh()
 
-    def add(self, plane: Plane, patches: list[Patch]) -> None:
-        """Show objects with numbers that are free in all planes."""
-        for number, patch in enumerate(patches, self.free_number()):
+    def add(self, plane: Plane, patches: list[Patch], least: int) -> None:
+        """Show objects with numbers that are free in all planes, from ``least`` on."""
+        for number, patch in enumerate(patches, max(least, self.free_number())):
             self._put(plane, min(number, HIGHEST), patch)
         self.layer.refresh()
 
@@ -172,37 +172,43 @@ class Labels:
 
 
 class Outlines:
-    """The objects of a very large image as polygons without holes."""
+    """The objects of a very large image as polygons without holes. Polygons that a person drew do not change.
+
+    The features of a polygon are its plane and the number of its object, which is 0 for drawn ones.
+    """
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
-        self._rings: dict[Key, list[Any]] = {}
-
-    def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
-        for number, patch in patches.items():
-            self._rings.pop((plane, number), None)
-            if patch is not None:
-                self._rings[plane, number] = outlines(plane, patch)
-        self._show()
+        layer.features = {"object": np.empty(0, int), "plane": np.empty(0, object)}
+        layer.feature_defaults = {"object": 0, "plane": ""}
 
     @property
     def is_empty(self) -> bool:
         return not self.layer.data
 
-    def add(self, plane: Plane, patches: list[Patch]) -> None:
-        for number, patch in enumerate(patches, self.free_number()):
-            self._rings[plane, number] = outlines(plane, patch)
-        self._show()
+    def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
+        """Show the outlines of objects instead of their earlier ones. None removes an object."""
+        layer, name = self.layer, str(plane)
+        features = layer.features
+        old = np.flatnonzero((features["plane"] == name) & features["object"].isin(list(patches)))
+        if len(old):
+            mode, layer.mode = layer.mode, "pan_zoom"  # ends the drawing of a polygon, whose index changes
+            layer.selected_data = set(old.tolist())
+            layer.remove_selected()
+            layer.mode = mode
+        found = [(number, patch) for number, patch in patches.items() if patch is not None]
+        rings = [(number, ring) for number, patch in found for ring in outlines(plane, patch)]
+        if rings:
+            layer.add_polygons([ring for _, ring in rings])
+            new = layer.features.index[-len(rings) :]
+            layer.features.loc[new, "object"] = [number for number, _ in rings]
+            layer.features.loc[new, "plane"] = name
+
+    def add(self, plane: Plane, patches: list[Patch], least: int) -> None:
+        self.put(plane, dict(enumerate(patches, max(least, self.free_number()))))
 
     def free_number(self) -> int:
-        return max((number for _, number in self._rings), default=0) + 1
-
-    def _show(self) -> None:
-        rings = [(number, ring) for (_, number), each in self._rings.items() for ring in each]
-        self.layer.data = []
-        if rings:
-            self.layer.add_polygons([ring for _, ring in rings])
-            self.layer.features = {"object": [number for number, _ in rings]}
+        return int(self.layer.features["object"].to_numpy().max(initial=0)) + 1
 
 
 Objects = Labels | Outlines

@@ -61,6 +61,9 @@ class Source:
     def is_large(self) -> bool:
         return max(self.size) > LARGE
 
+    def has(self, plane: Plane) -> bool:
+        return all(0 <= index < length for index, length in zip(plane, self.stack, strict=True))
+
     def pixels(self, plane: Plane) -> Bytes:
         """Return a plane as uint8 (H,W,3)."""
         return self._rgb(np.asarray(self.levels[0][plane]))

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from napari.layers import Image
 from qtpy.QtCore import Signal
 from qtpy.QtWidgets import QScrollArea, QVBoxLayout, QWidget
@@ -18,6 +17,7 @@ from .panel import LABELS, Panel
 from .requests import Clients, Model, Requests, models_at
 from .sources import Key, Plane, Prompt, Source, differences
 
+OUTSIDE = "this plane is outside the layer"
 HELP = "Click on an object, or draw a box around it in the layer of boxes."
 
 
@@ -173,20 +173,25 @@ class SegmentWidget(QWidget):
 
     def _next(self) -> None:
         if self.layers is not None:
-            highest = max((number for _, number in self._prompts), default=0)
-            self.panel.number.setValue(max(self.layers.objects.free_number(), highest + 1))
+            self.panel.number.setValue(max(self.layers.objects.free_number(), self._above_prompts()))
             self.panel.label.setCurrentIndex(0)
+
+    def _above_prompts(self) -> int:
+        return max((number for _, number in self._prompts), default=0) + 1
 
     def _toggle(self) -> None:
         self.panel.label.setCurrentIndex(1 - self.panel.label.currentIndex() % len(LABELS))
 
     def _changed(self, _: Any = None) -> None:
         """Request the objects whose points or boxes differ from the last requested ones."""
-        if self.layers is None or self.requests is None:
+        if self.layers is None or self.requests is None or self._source is None:
             return
-        after = self.layers.prompts()
+        given = self.layers.prompts()
+        after = {(plane, number): prompt for (plane, number), prompt in given.items() if self._source.has(plane)}
         changed, gone = differences(self._prompts, after)
-        if changed and not self.panel.cancel.isEnabled():  # no job has the line
+        if len(after) < len(given):
+            self._say(OUTSIDE)
+        elif changed and not self.panel.cancel.isEnabled():  # no job has the line
             self._say(HELP)  # instead of an earlier error
         self._prompts = after
         self.requests.leave()
@@ -213,13 +218,17 @@ class SegmentWidget(QWidget):
         return -0.5 <= row <= height - 0.5 and -0.5 <= column <= width - 0.5
 
     def _plane(self) -> Plane | None:
-        """Return the visible plane; None if the viewer does not show the last two axes."""
+        """Return the visible plane; None if it is outside the layer, or the viewer does not show the last two axes."""
         dims, source = self.viewer.dims, self._source
         if source is None or tuple(dims.displayed) != (dims.ndim - 2, dims.ndim - 1):
             self._say("show the last two axes in 2D, because the masks are of these planes")
             return None
-        place = np.round(self._image.world_to_data(dims.point)[: len(source.stack)]).astype(int)
-        return tuple(int(value) for value in np.clip(place, 0, np.array(source.stack, int) - 1))
+        place = self._image.world_to_data(dims.point)[: len(source.stack)]
+        plane = tuple(round(float(value)) for value in place)
+        if not source.has(plane):
+            self._say(OUTSIDE)
+            return None
+        return plane
 
     def _everything(self) -> None:
         self._job(lambda requests, plane: requests.everything(plane, **self.panel.parameters()))
@@ -257,7 +266,9 @@ class SegmentWidget(QWidget):
         elif isinstance(event, Masks):
             layers.objects.put(event.plane, event.patches)
         elif isinstance(event, NewObjects):
-            layers.objects.add(event.plane, event.patches)
+            layers.objects.add(event.plane, event.patches, least=self._above_prompts())
+            if all(number != self.panel.number.value() for _, number in self._prompts):
+                self._next()  # the next click is a new object, not one that was found
         elif isinstance(event, Progress):
             self.panel.progress.setRange(0, event.total)
             self.panel.progress.setValue(event.done)

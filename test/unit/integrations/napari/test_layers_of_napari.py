@@ -20,6 +20,7 @@ def test_a_plane_of_a_stack_is_grey_between_the_limits():
     assert pixels[..., 0].tolist() == np.round((GREY[1, 2] - 60) * (255 / 59)).tolist()
     assert (pixels[..., 0] == pixels[..., 2]).all()
     assert source.pixels((0, 0)).max() == 0  # below the lower limit
+    assert [source.has(each) for each in ((1, 2), (-1, 0), (0, 3))] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -123,10 +124,13 @@ def test_new_objects_get_numbers_that_are_free_in_all_planes():
     data = np.zeros((2, 10, 10), np.uint16)
     labels = labels_of(data)
     labels.put((0,), {3: square(0, 0)})
-    labels.add((1,), [square(0, 0), square(5, 5)])
+    labels.add((1,), [square(0, 0), square(5, 5)], least=1)
     assert np.unique(data[1]).tolist() == [0, 4, 5]
     labels.put((1,), {5: None})
     assert labels.free_number() == 5
+    labels.add((1,), [square(5, 5)], least=8)  # objects up to 7 have prompts and wait for their masks
+    labels.add((0,), [square(5, 5)], least=8)
+    assert (np.unique(data[1]).tolist(), np.unique(data[0]).tolist()) == ([0, 4, 8], [0, 3, 9])
 
 
 def test_a_patch_is_the_part_with_the_object():

@@ -21,12 +21,15 @@ They produce or count numbers, or compute the squares of a norm, which overflow 
 """
 
 
+_COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+
+
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with FP16 weights and arithmetic. Its inputs and outputs stay FP32.
 
     Some parts stay FP32: the encoding of points, which is sin and cos of about ten periods across the image, so FP16
-    would move points by pixels; the norms, which square activations; and the counts of pixels, because FP16 represents
-    integers exactly only up to 2048.
+    would move points by pixels; the norms, which square activations; and the counts of pixels with their ratios,
+    because FP16 represents integers exactly only up to 2048, and none above 65,504.
     """
     return _HalfWriter(model).write()
 
@@ -180,6 +183,12 @@ def _fp32_nodes(model: onnx.ModelProto) -> set[str]:
     after = {name for node in roots for name in node.output}
     kept |= {node.name for node in roots}
     kept |= {node.name for node in nodes if before.intersection(node.output) or after.intersection(node.input)}
+    # A ratio of two counts of pixels, which exceed FP16 above 65,504, and its comparison with a threshold stay FP32.
+    counts = {name for node in nodes if node.op_type == "ReduceSum" for name in node.output}
+    ratios = [node for node in nodes if node.op_type == "Div" and counts.intersection(node.input)]
+    compared = counts.union(*(node.output for node in ratios))
+    kept |= {node.name for node in ratios}
+    kept |= {node.name for node in nodes if node.op_type in _COMPARISONS and compared.intersection(node.input)}
     return kept
 
 

@@ -149,6 +149,8 @@ class _Folder:
             self._begin(attributes, blocks)  # the process was killed right after its start
             return
         names = [name for name in attributes if before.get(name) != attributes[name]]
+        if list(root[FEATURES].attrs.get("shape", ())) != [*reversed(blocks.size)]:
+            names.append("level")
         if names:
             raise ConfigurationError(
                 f"{self.path} holds embeddings with other {', '.join(names)}: give another folder, or remove it"

@@ -22,6 +22,7 @@ from triton_sam._common.bundle import checkout  # noqa: E402
 from triton_sam._common.progress import quiet  # noqa: E402
 from triton_sam.export import onnx_tools, point_graphs, rewrites  # noqa: E402
 from triton_sam.export.onnx_tools import OPSET  # noqa: E402
+from triton_sam.export.precision import to_half  # noqa: E402
 from triton_sam.export.sam2 import graphs  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
 from triton_sam.export.sam2.recipe import EXPORTER  # noqa: E402
@@ -262,3 +263,36 @@ def test_a_weight_of_another_shape_is_a_fault_of_the_template(tmp_path: Path) ->
     model = without_content(model_of({"weight": np.zeros(SHAPE, np.float32)}), ["weight"])
     with pytest.raises(AssertionError, match=r"weight is float32 \(512, 1\)"):
         onnx_tools.save(model, tmp_path / "model.onnx", {"weight": partial(np.ones, (512, 1), np.float32)})
+
+
+RATIO = """<ir_version: 8, opset_import: ["" : 17]>
+ratio (float[1,82944] x) => (float[1] chosen, float[1,82944] doubled) {
+  axis = Constant <value = int64[1] {1}> ()
+  high = Constant <value = float {0.05}> ()
+  low = Constant <value = float {-0.05}> ()
+  least = Constant <value = float {0.98}> ()
+  above = Greater (x, high)
+  around = Greater (x, low)
+  above_float = Cast <to = 1> (above)
+  around_float = Cast <to = 1> (around)
+  inner = ReduceSum <keepdims = 0> (above_float, axis)
+  outer = ReduceSum <keepdims = 0> (around_float, axis)
+  share = Div (inner, outer)
+  is_stable = GreaterOrEqual (share, least)
+  chosen = Cast <to = 1> (is_stable)
+  doubled = Add (x, x)
+}"""
+
+
+@pytest.mark.parametrize(("inside", "stable"), [(82944, True), (81000, False)])
+def test_fp16_compares_the_areas_of_large_masks(inside: int, stable: bool) -> None:
+    """FP16 represents no count above 65,504: the mask of a box around the whole image counted as unstable."""
+    model = onnx.parser.parse_model(RATIO)
+    for number, node in enumerate(model.graph.node):
+        node.name = str(number)
+    half = to_half(model)
+    assert [node.op_type for node in half.graph.node].count("Cast") > 2  # the rest is FP16
+    logits = np.zeros((1, 82944), np.float32)
+    logits[:, :inside] = 1
+    is_stable, _ = onnxruntime.InferenceSession(half.SerializeToString()).run(None, {"x": logits})
+    assert is_stable.tolist() == [stable]

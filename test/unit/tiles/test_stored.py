@@ -132,6 +132,8 @@ def test_tiles_of_a_smaller_level(level, slide, tmp_path):
         assert x1 < 1600 < x2
         assert y1 < 1000 < y2
         assert found.scale == (1 << level, 1 << level)
+        with pytest.raises(ConfigurationError, match="holds embeddings with other level: give another folder"):
+            precompute(client, image, folder.path, tile=256, overlap=64)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.export
 pytest.importorskip("sam2")
 
+import onnx.reference  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from triton_sam._common.bundle import checkout  # noqa: E402
@@ -294,5 +295,6 @@ def test_fp16_compares_the_areas_of_large_masks(inside: int, stable: bool) -> No
     assert [node.op_type for node in half.graph.node].count("Cast") > 2  # the rest is FP16
     logits = np.zeros((1, 82944), np.float32)
     logits[:, :inside] = 1
-    is_stable, _ = onnxruntime.InferenceSession(half.SerializeToString()).run(None, {"x": logits})
+    # ONNX Runtime has no FP16 on CPUs, and leaves such casts out.
+    is_stable, _ = onnx.reference.ReferenceEvaluator(half).run(None, {"x": logits})
     assert is_stable.tolist() == [stable]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import clip
+from support.conditions import PATIENCE
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient
 from triton_sam.families import get_family
@@ -46,6 +47,7 @@ def plugin(clients, source):
         yield running
     finally:
         running.requests.close()
+        running.requests._thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,11 @@ def photo(images):
     return np.asarray(Image.open(images / "shapes.jpg").convert("RGB"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def clients(server):
     (model,) = models_at(server.grpc_url)
     assert model == Model("sam2", "sam2")
-    clients = Clients(server.grpc_url, model)
-    yield clients
-    clients.close()
+    return Clients(server.grpc_url, model)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_a_stack_is_followed_as_the_video_client_does_it(server):
         expected = {frame: found[7].mask for frame, found in video.propagate(start=2)}
         expected.update((frame, found[7].mask) for frame, found in video.propagate(start=2, reverse=True))
     clients = Clients(server.grpc_url, model)
-    with contextlib.closing(clients), plugin(clients, Source([frames], rgb=True)) as running:
+    with plugin(clients, Source([frames], rgb=True)) as running:
         over_the_border = Prompt((), (), (-1.0, 5.0, 20.0, 25.0))
         running.requests.track({((2,), 7): point, ((2,), 8): over_the_border}, (0,), 0)
         shown = {}

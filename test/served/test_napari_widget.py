@@ -142,9 +142,9 @@ def test_clicks_boxes_and_preview(open_layer, photo, service_triton):
 
 def test_events_of_an_earlier_session_change_nothing(open_layer, photo):
     user = open_layer(photo)
-    tell = user.widget.requests._tell
+    send = user.widget.requests._send
     user.panel.start.click()
-    tell(Masks((), {1: Patch(np.ones((5, 5), bool), 0, 0)}))
+    send(Masks((), {1: Patch(np.ones((5, 5), bool), 0, 0)}))
     user.app.processEvents()
     assert not user.widget.layers.objects.layer.data.any()
 

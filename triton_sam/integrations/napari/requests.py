@@ -22,6 +22,7 @@ from ...masks.resize import full_size_masks
 from ...tiles import LargeImageClient
 from .jobs import (
     Ended,
+    Event,
     Masks,
     NewObjects,
     Preview,
@@ -75,15 +76,16 @@ class Clients:
 
 
 class Requests:
-    """Requests the masks of one layer. No method blocks, and any thread may call them.
+    """Requests the masks of one layer. No method blocks, and any thread may call them. close() also closes the clients.
 
     Only the newest mouse position and each object's newest prompt count. Only one job runs at a time.
     """
 
     def __init__(self, clients: Clients, source: Source, tell: Tell) -> None:
-        self._clients, self._source, self._tell = clients, source, tell
+        self._clients, self._source, self._send = clients, source, tell
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="triton-sam-napari", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="triton-sam-napari", daemon=True)
         self._thread.start()
         self._counter = itertools.count()
         self._newest: dict[str, int] = {}
@@ -141,20 +143,27 @@ class Requests:
         self._call(work)
 
     def close(self) -> None:
-        """Cancel all work. The clients stay open."""
-        self._stop.set()
+        """Cancel all work, close the clients, and send no more events."""
+        self._is_closed = True
 
         async def end() -> None:
+            self._stop.set()
             tasks = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._loop.shutdown_default_executor()
             self._loop.stop()
 
         self._call(lambda: self._loop.create_task(end()))
-        self._thread.join()
-        self._loop.close()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._clients.close()
+        self._loop.close()  # without waiting for a thread that still reads the layer, or waits for the server
+
+    def _tell(self, event: Event) -> None:
+        if not self._is_closed:
+            self._send(event)
 
     def _call(self, work: Callable[[], Any]) -> None:
         if not self._loop.is_closed():

@@ -37,7 +37,6 @@ class SegmentWidget(QWidget):
         QVBoxLayout(self).addWidget(self._area)
         self.requests: Requests | None = None
         self.layers: Layers | None = None
-        self._clients: Clients | None = None
         self._image: Any = None
         self._source: Source | None = None
         self._prompts: dict[Key, Prompt] = {}
@@ -47,12 +46,10 @@ class SegmentWidget(QWidget):
 
     def close_session(self) -> None:
         """Cancel all requests, and remove the points, boxes and the preview. Objects stay."""
-        requests, clients, layers = self.requests, self._clients, self.layers
-        self.requests = self._clients = self.layers = None
+        requests, layers = self.requests, self.layers
+        self.requests = self.layers = None
         if requests is not None:
             requests.close()
-        if clients is not None:
-            clients.close()
         if layers is not None:
             layers.remove()
         self._prompts = {}
@@ -138,7 +135,7 @@ class SegmentWidget(QWidget):
         self._image = image
         try:
             self._source = source = source_of(self._image)
-            self._clients = clients = Clients(self.panel.address.text().strip() or None, model)
+            clients = Clients(self.panel.address.text().strip() or None, model)
         except SamError as error:
             self._say(str(error))
             return

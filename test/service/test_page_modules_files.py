@@ -165,3 +165,22 @@ def test_events_of_the_service_are_read_however_they_are_cut(modules):
         return [heard, [problem.status, problem.message]];
       }} }}"""
     assert modules.run("rest", source, inputs) == expected
+
+
+def test_a_file_holds_the_masks_of_its_image_though_another_one_opens_meanwhile(modules):
+    """Objects of the next image have the same numbers."""
+    source = """async (rles, { saveCoco }) => {
+      const { fetch } = globalThis, { createObjectURL } = URL, { click } = HTMLAnchorElement.prototype;
+      let [shown, saved] = [0, null];
+      HTMLAnchorElement.prototype.click = () => {};
+      URL.createObjectURL = (blob) => ((saved = blob), "");
+      globalThis.fetch = async () => ((shown = 1), Response.json({ masks: [{ score: 1, rle: rles[2] }] }));
+      const objects = [null, 1].map((found) => ({ name: "cell", points: [], box: null, found }));
+      const resultOf = ({ found }) => ({ found: found && { score: 1, rle: rles[shown] } });
+      await saveCoco({ name: "a" }, { shown: objects, resultOf, optionsOf: () => ({}) }, {});
+      Object.assign(globalThis, { fetch });
+      Object.assign(URL, { createObjectURL });
+      Object.assign(HTMLAnchorElement.prototype, { click });
+      return JSON.parse(await saved.text()).annotations.map(({ segmentation }) => segmentation); }"""
+    rles = ["of this image", "of the next image", "of the click"]
+    assert modules.run("saves", source, [rles]) == [["of the click", "of this image"]]

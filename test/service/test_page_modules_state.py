@@ -101,6 +101,8 @@ def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules):
     source = """(kinds, { Scene, withObjects }) => {
       const scene = new Scene();
       scene.change(() => scene.begin());
+      scene.change(() => scene.gone.push(7));
+      scene.undo();
       const first = withObjects(scene.state, kinds.map((label) => ({ label, name: label, rle: {} })));
       const second = withObjects(first, kinds.map((label) => ({ label, name: "", rle: {} })));
       scene.restore(second);
@@ -110,7 +112,8 @@ def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules):
       scene.undo();
       count.push(scene.objects.length);
       scene.undo();
-      return { now, count: [...count, scene.objects.length], labels: second.labels }; }"""
+      const isGone = Math.min(8, ...found) < 8; // redo would delete an object of this number
+      return { now, isGone, count: [...count, scene.objects.length], labels: second.labels }; }"""
     for kinds in (["cell", "", "dog"], ["a"], []):
         [found] = modules.run("scene", source, [kinds])
         size = len(kinds)
@@ -118,6 +121,7 @@ def test_objects_have_colours_of_their_own_and_imports_are_one_step(modules):
         named = [[kind or f"Object {2 + place}", kind, True] for place, kind in enumerate(kinds)]
         unnamed = [[f"Object {number}", kind, True] for number, kind in zip(numbers, kinds, strict=True)]
         assert found["now"] == [["Object 1", "", True], *named, *unnamed]
+        assert not found["isGone"]
         assert found["count"] == [1 + 2 * size, 2 * size, 1 + size, 1]
         assert found["labels"] == [kind for kind in kinds if kind] * 2
 

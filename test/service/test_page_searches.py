@@ -89,6 +89,12 @@ def test_objects_are_kept_merged_deleted_and_chosen_by_keys(page, images):
     for key, number in (("ArrowRight", 0), ("ArrowRight", 1), ("ArrowLeft", 0), ("ArrowLeft", COUNT - 1)):
         page.page.keyboard.press(key)
         assert page.page.evaluate("tritonSam.everything.selected.map((item) => item.number)") == [number]
+    page.page.keyboard.press("Delete")
+    page.page.wait_for_timeout(300)  # the page writes changes after 100 ms
+    page.page.reload()
+    page.opened("shapes.jpg")
+    page.uncheck("#hover")
+    find(page)  # others than the deleted one
     page.open(images / "coffee.jpg")
     assert page.page.is_hidden("#found")
     assert page.page.evaluate("tritonSam.everything.items.length") == 0

@@ -21,6 +21,9 @@ WITHOUT_FILES = """() => new Promise((done) => indexedDB.open("triton-sam").onsu
   const transaction = target.result.transaction("files", "readwrite");
   transaction.objectStore("files").clear();
   transaction.oncomplete = done; })"""
+LABELS = "tritonSam.pictures.shelf.drawn.map(({ objects }) => objects.map((object) => object.label))"
+"""Of the stored objects, by image."""
+DRAWN_PATHS = "tritonSam.pictures.shelf.drawn.map(({ entry }) => entry.path)"
 UNCLEAR = "document.getElementById('banner').textContent.includes('not the only ones of their name')"
 LONG = "x" * 240 + ".jpg"
 """The name of a file that is too long for data sets."""
@@ -159,6 +162,21 @@ def test_hidden_objects_are_left_out_of_data_sets_and_files_that_cannot_be_read_
             archive.writestr("project.json", text)
         page.page.set_input_files("#file", path)
         assert "not a project of this page, or damaged" in page.banner()
+    with zipfile.ZipFile(io.BytesIO(content)) as project, zipfile.ZipFile(path, "w") as broken:
+        document = json.loads(project.read("project.json"))
+        other = {"id": None, "state": None, "file": "1", "name": "broken.png"}
+        document["images"].insert(0, {**document["images"][0], **other})
+        broken.writestr("project.json", json.dumps(document))
+        broken.writestr("1", b"no image")
+        broken.writestr("images/1/shapes.jpg", project.read("images/1/shapes.jpg"))
+    page.page.click("#banner-close")
+    page.page.once("dialog", lambda dialog: dialog.accept())
+    page.page.set_input_files("#file", path)
+    assert "broken.png: unsupported or damaged image" in page.banner()
+    page.refused(415)
+    page.page.locator(".object .label").nth(0).fill("blob")  # of the image that stays open
+    page.page.keyboard.press("Enter")
+    assert page.page.evaluate(LABELS) == [["blob"]]
     coco["images"][0]["file_name"] = "coffee.jpg"
     for document, words in (({"images": 1}, "not a COCO data set"), (coco, "not open: coffee.jpg")):
         (tmp_path / "coco.json").write_text(json.dumps(document))
@@ -172,19 +190,24 @@ def test_hidden_objects_are_left_out_of_data_sets_and_files_that_cannot_be_read_
 
     for folder in ("a", "b"):
         (tmp_path / "all" / folder).mkdir(parents=True)
-        (tmp_path / "all" / folder / LONG).write_bytes((images / "shapes.jpg").read_bytes() + folder.encode())
+        (tmp_path / "all" / folder / LONG).write_bytes((images / "shapes.jpg").read_bytes() + b"another")
     page.page.set_input_files("#folder", tmp_path / "all")
     page.opened(LONG)
     coco["categories"][0]["name"] = "dog" * 30
-    for path, found in ((LONG, []), (f"b/{LONG}", [f"b/{LONG}"])):
+    for path, found in ((LONG, set()), (f"b/{LONG}", {f"b/{LONG}"}), (f"a/{LONG}", {f"a/{LONG}", f"b/{LONG}"})):
         coco["images"][0]["file_name"] = path
         (tmp_path / "coco.json").write_text(json.dumps(coco))
         page.page.set_input_files("#file", tmp_path / "coco.json")
         page.wait(f"{UNCLEAR} === {str(not found).lower()}")
-        assert page.page.evaluate("tritonSam.pictures.shelf.drawn.map(({ entry }) => entry.path)") == found
+        assert set(page.page.evaluate(DRAWN_PATHS)) == found
     with zipfile.ZipFile(io.BytesIO(page.download("#export")[1])) as archive:
         coco = json.loads(archive.read("coco.json"))
     assert (coco["images"][0]["file_name"], coco["categories"][0]["name"]) == (f"{'x' * 196}.jpg", "dog" * 20)
+    thumb = page.page.locator("#thumbs button").last
+    assert thumb.get_attribute("aria-current") == "false"
+    thumb.click()  # the same image again
+    page.page.wait_for_selector('#thumbs button:last-child[aria-current="true"]')
+    assert set(page.page.evaluate(DRAWN_PATHS)) == found
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import { $, connect, enable, reveal } from "./dom.js";
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
-import { colorOf, lineOf } from "./scene.js";
+import { colorOf, highestFound, lineOf } from "./scene.js";
 import { contains, measure, pathOf, spansOf, toRle, union } from "./spans.js";
 
 const FAINT = 0.55; // factor of the objects' opacity
@@ -94,15 +94,16 @@ export class Everything {
     this.#refining(false);
   }
 
-  /** Return found objects with these ids as JSON, for restore(). */
+  /** Return found objects with these ids as JSON. */
   stateOf(ids) {
     const items = [...ids].map((id) => this.#found.get(id)).filter(Boolean);
     return items.map(({ path, spans, ...item }) => ({ ...item, run: 0 }));
   }
 
-  restore(items) {
-    for (const item of items) this.#found.set(item.id, { ...item, run: 0, spans: spansOf(item.rle) });
-    this.#count = Math.max(this.#count, ...this.#found.keys());
+  /** Take the found objects of a stored state. */
+  restore(state) {
+    for (const item of state.found) this.#found.set(item.id, { ...item, run: 0, spans: spansOf(item.rle) });
+    this.#count = Math.max(this.#count, highestFound(state));
   }
 
   /** Find everything. */

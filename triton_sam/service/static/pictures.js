@@ -127,7 +127,6 @@ export class Pictures {
       this.#page.warn(`${file.name}: ${problem.message}`);
     }
     this.#page.show();
-    await this.#page.images.masks.refresh();
   }
 
   /** Cancel opening. The previous image stays open. */
@@ -225,7 +224,7 @@ export class Pictures {
     images.masks.reset();
     everything.reset();
     if (!entry.state) return;
-    everything.restore(entry.state.found);
+    everything.restore(entry.state);
     images.scene.restore(entry.state);
   }
 }

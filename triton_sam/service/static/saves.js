@@ -16,7 +16,7 @@ export async function saveMask(image, object, masks) {
 /** Save the image with all objects' masks drawn, at image size. */
 export async function saveOverlay(image, picture, masks, opacity) {
   const shown = [];
-  for (const object of masks.shown) shown.push({ rle: (await fullMask(image, object, masks, "rle")).rle, color: object.color });
+  for await (const { object, mask } of fullMasks(image, masks)) shown.push({ rle: mask.rle, color: object.color });
   save(await overlayOf(image, picture, shown, opacity), `${image.stem}-overlay.png`);
 }
 
@@ -32,11 +32,9 @@ export async function cutout(image, picture, object, masks) {
 
 /** Save all objects as COCO annotations with compressed RLE and one category for each label. */
 export async function saveCoco(image, masks, settings) {
-  const objects = masks.shown;
-  const names = [...new Set(objects.map(classOf))];
+  const names = [...new Set(masks.shown.map(classOf))];
   const annotations = [];
-  for (const object of objects) {
-    const mask = await fullMask(image, object, masks, "rle");
+  for await (const { object, mask } of fullMasks(image, masks)) {
     annotations.push({
       id: annotations.length + 1,
       image_id: 1,
@@ -101,6 +99,14 @@ export function save(blob, name) {
 /** Return an object's mask on the open image, in a format of the service: {rle or png, area, bbox, score}. */
 export async function fullMask(image, object, masks, format) {
   return masks.resultOf(object)?.found ?? exactMask(image.id, object, masks.optionsOf(object), format);
+}
+
+/** Yield each visible object with its mask. */
+async function* fullMasks(image, masks) {
+  const shown = masks.shown.map((object) => ({ object, found: masks.resultOf(object).found })); // before another image opens
+  for (const { object, found } of shown) {
+    yield { object, mask: found ?? (await exactMask(image.id, object, masks.optionsOf(object), "rle")) };
+  }
 }
 
 /** Return the mask of a prompt on any image that the service has. */

@@ -146,7 +146,7 @@ export function withObjects(state, objects) {
   const scene = new Scene();
   if (state) scene.restore(state);
   const found = [...(state?.found ?? [])];
-  const first = 1 + Math.max(0, ...found.map((item) => item.id), ...scene.gone, ...scene.merged);
+  const first = 1 + (state ? highestFound(state) : 0);
   scene.change(() => {
     objects.forEach(({ label, name, ...mask }, index) => {
       const object = scene.begin();
@@ -156,6 +156,17 @@ export function withObjects(state, objects) {
   });
   const labels = scene.objects.map((object) => object.label).filter(Boolean);
   return { ...scene.state, found, labels, hasObjects: true };
+}
+
+/** Return the highest id of a found object in a state, among them deleted ones that undo and redo know. */
+export function highestFound({ now, undo, redo, found = [] }) {
+  let highest = 0;
+  for (const item of found) highest = Math.max(highest, item.id);
+  for (const text of [now, ...undo, ...redo]) {
+    const { gone, merged } = JSON.parse(text);
+    highest = Math.max(highest, ...gone, ...merged);
+  }
+  return highest;
 }
 
 /** Return the class of an object: its label, or its name if it has none. */

@@ -62,7 +62,8 @@ export class Shelf {
 
   /** Return the entry of an uploaded image: the given one, that of the same image, or a new one. */
   async keep(entry, info, file, picture) {
-    const same = this.#entries.find((each) => each.id === info.id && each !== entry);
+    const isSame = (each) => each.id === info.id && each !== entry;
+    const same = entry?.state?.hasObjects ? null : this.#entries.find(isSame); // its objects stay its own
     if (same && entry) await this.#drop(entry);
     const kept = same ?? entry ?? this.#newEntry({ name: file.name || "image" });
     Object.assign(kept, { id: info.id, width: info.width, height: info.height, thumb: kept.thumb ?? thumbOf(picture) });
@@ -164,12 +165,17 @@ export class Shelf {
 
   async #take(entry, objects) {
     entry.state = withObjects(entry.state, objects);
-    if (entry === this.#current) {
-      this.#written = "";
-      this.#page.pictures.restore(entry);
-      this.note();
-    }
+    this.#showAgain(entry);
     await this.#library.save(entry);
+  }
+
+  /** Show the objects that an entry got, if its image is shown. */
+  #showAgain(entry) {
+    if (entry !== this.#current) return;
+    this.#written = "";
+    this.#page.pictures.restore(entry);
+    this.note();
+    void this.#page.masks.refresh();
   }
 
   get count() {
@@ -212,12 +218,13 @@ export class Shelf {
     const files = await unzip(file);
     const images = imagesOf((await files.get("project.json")?.text()) ?? "", files);
     this.note();
-    const loaded = [];
+    const [loaded, known] = [[], new Set(this.#entries)];
     for (const { file: path, type, ...facts } of images) {
-      const same = this.#entries.find((entry) => facts.id && entry.id === facts.id);
+      const same = [...known].find((entry) => facts.id && entry.id === facts.id);
+      known.delete(same); // a project may hold an image twice
       if (same?.state?.hasObjects && !confirm(`Replace the objects of ${same.name} with those of the project?`)) continue;
       const entry = same ? Object.assign(same, facts) : this.#newEntry(facts);
-      if (same === this.#current) this.#current = null; // so that its old objects are not written again
+      this.#showAgain(entry);
       await this.#library.add(entry, new File([files.get(path)], facts.name, { type }));
       loaded.push(entry);
     }

@@ -120,18 +120,29 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, slide_service):
     ring = document["features"][0]["geometry"]["coordinates"][0][0]
     assert ring[0] == ring[-1]
 
-    masks = page.page.evaluate(MASKS)
-    with page.held(r"/v1/large/\w+$") as held:
-        for label in (MAP, "slide.tif"):
-            page.page.select_option("#image", label=label)
-        wait_until(lambda: page.page.wait_for_timeout(20) or len(held) == 2)
-        held.pop().continue_()
-        page.wait(TILES_ARE_THERE)
-        with page.page.expect_event("requestfinished", lambda request: request.url.endswith(ids[MAP])):
+    page.page.keyboard.press("+")
+    with page.held("/segment$") as waiting:
+        for x in (DISC[0], DISC[0] + 800):
+            page.page.keyboard.press("n")
+            page.page.mouse.click(*at(page, x, DISC[1] + 600))
+        wait_until(lambda: page.page.wait_for_timeout(20) or len(waiting) == 2)
+        assert len(json.loads(page.download("#save")[1])["features"]) == 2
+        assert "lacks 2 objects" in page.banner()
+        masks = page.page.evaluate(MASKS)
+        with page.held(r"/v1/large/\w+$") as held:
+            for label in (MAP, "slide.tif"):
+                page.page.select_option("#image", label=label)
+            wait_until(lambda: page.page.wait_for_timeout(20) or len(held) == 2)
             held.pop().continue_()
-        page.page.evaluate("new Promise(requestAnimationFrame)")
-    assert page.page.evaluate("tritonSam.image.name") == "slide.tif"
-    assert page.page.evaluate(MASKS) == masks
+            page.wait(TILES_ARE_THERE)
+            with page.page.expect_event("requestfinished", lambda request: request.url.endswith(ids[MAP])):
+                held.pop().continue_()
+            page.page.evaluate("new Promise(requestAnimationFrame)")
+        assert page.page.evaluate("tritonSam.image.name") == "slide.tif"
+        assert page.page.evaluate(MASKS) == masks
+    page.wait(f"{MASKS}.every(Boolean)")
+    assert page.page.evaluate(MASKS)[:2] == masks[:2]
+    assert len({route.request.post_data_json["scale"] for route in waiting}) == 1
     asked = []
     page.page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
     page.page.reload()

@@ -6,7 +6,7 @@ import { askToken, busy, say, warn } from "./notices.js";
 import { paintBox, paintCursor, paintMask, paintPrompts } from "./paint.js";
 import { call, post } from "./rest.js";
 import { save } from "./saves.js";
-import { promptOf, Scene } from "./scene.js";
+import { hasPrompt, promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { toggle } from "./theme.js";
 
@@ -14,13 +14,14 @@ const OPACITY = 0.22;
 const scene = new Scene();
 const stage = new Stage($("stage"), $("canvas"), paint, (context, ratio) => page.tiles.draw(context, stage, ratio));
 const answers = new Map(); // by object and prompt: {mask, path}
+const scales = new Map(); // by object and prompt: image pixels per screen pixel when the prompt was set
 const latest = new Map(); // by object: the same, shown until the newest prompt has its mask
 const asked = new Map(); // pending requests, by object id
 const page = { image: null, tiles: null, corner: null, stage, scene, maskOf: (object) => answers.get(keyOf(object))?.mask ?? null };
 let hasKeys = false; // whether the keyboard moves the image, so that the middle is marked
 let asking = null;
 let opened = 0; // calls of open(), the last of which counts
-const work = new Map(); // by image id: {state, answers} of the objects of images that were open before
+const work = new Map(); // by image id: {state, answers, scales} of the objects of images that were open before
 
 /** Return the result of ``send()``; request a token from the user as often as the service requires one. */
 async function ask(send) {
@@ -47,11 +48,11 @@ async function showImages() {
 async function open(id) {
   const number = ++opened;
   stop();
-  if (scene.objects.length) work.set(page.image.id, { state: scene.state, answers: [...answers] });
+  if (scene.objects.length) work.set(page.image.id, { state: scene.state, answers: [...answers], scales: [...scales] });
   page.tiles?.close();
   page.image = page.corner = stage.picture = null; // without an image, the stage ignores clicks
   scene.reset();
-  for (const each of [answers, latest]) each.clear();
+  for (const each of [answers, scales, latest]) each.clear();
   warn("");
   const info = await (await ask(() => call(`/v1/large/${id}`))).json();
   if (number !== opened) return;
@@ -65,11 +66,14 @@ async function open(id) {
 
 /** Show the objects that an image had when another one was opened. */
 function restore(id) {
-  const { state, answers: known } = work.get(id) ?? { answers: [] };
+  const earlier = work.get(id);
   work.delete(id);
-  if (state) scene.restore(state);
-  for (const [key, answer] of known) answers.set(key, answer);
-  void segment();
+  if (earlier) {
+    scene.restore(earlier.state);
+    for (const [key, answer] of earlier.answers) answers.set(key, answer);
+    for (const [key, scale] of earlier.scales) scales.set(key, scale);
+  }
+  segment();
 }
 
 function keyOf(object) {
@@ -121,17 +125,31 @@ function stop(id = null) {
   busy(asked.size ? "segmenting" : "");
 }
 
+function isMissing(object) {
+  return Boolean(object && hasPrompt(object) && !page.maskOf(object));
+}
+
 /** Request the active object's mask, unless it is known; a newer prompt replaces the request. */
-async function segment() {
-  const object = scene.active;
-  stop(object?.id ?? null);
+function segment() {
+  stop(scene.active?.id ?? null);
   show();
-  if (!object || page.maskOf(object) || !(object.points.length || object.box)) return;
+  if (isMissing(scene.active)) void request(scene.active);
+  else segmentOther();
+}
+
+/** Request a mask whose request was aborted or failed. */
+function segmentOther() {
+  const object = scene.objects.find((each) => isMissing(each) && !asked.has(each.id));
+  if (object) void request(object);
+}
+
+async function request(object) {
   const [{ id }, key, mine] = [object, keyOf(object), new AbortController()];
   asked.set(id, mine);
+  if (!scales.has(key)) scales.set(key, Math.max(1, stage.unit));
   busy("segmenting");
   const { box, ...prompt } = promptOf(object);
-  const body = { ...prompt, ...(box && { box }), scale: Math.max(1, stage.unit) };
+  const body = { ...prompt, ...(box && { box }), scale: scales.get(key) };
   try {
     const path = `/v1/large/${page.image.id}/segment`;
     const { masks: [mask] } = await (await ask(() => post(path, body, { signal: mine.signal }))).json();
@@ -139,6 +157,7 @@ async function segment() {
     latest.set(id, answers.get(key));
     warn("");
     say(`mask of object ${scene.objects.findIndex((each) => each.id === id) + 1}, score ${mask.score.toFixed(2)}`);
+    segmentOther();
   } catch (error) {
     if (error.name !== "AbortError") latest.delete(id), warn(error.message);
   } finally {
@@ -150,7 +169,7 @@ async function segment() {
 
 function change(act) {
   scene.change(act);
-  void segment();
+  segment();
 }
 
 function addPoint([x, y], label) {
@@ -171,7 +190,7 @@ function use(tool) {
 function undo() {
   scene.undo();
   for (const id of latest.keys()) if (!scene.objects.some((object) => object.id === id)) latest.delete(id);
-  void segment();
+  segment();
 }
 
 function begin() {
@@ -191,6 +210,14 @@ function markMiddle(label) {
 
 function inside([x, y]) {
   return [Math.min(page.image.width, Math.max(0, x)), Math.min(page.image.height, Math.max(0, y))];
+}
+
+function saveMasks() {
+  save(toGeoJson(), `${page.image.name.split("/").pop()}.geojson`);
+  const count = scene.objects.filter(isMissing).length;
+  if (!count) return;
+  warn(`The file lacks ${count} object${count === 1 ? "" : "s"} without a mask. Save again when they have their masks.`);
+  segmentOther();
 }
 
 /** Return all masks as a FeatureCollection, in image pixels. */
@@ -255,7 +282,7 @@ connect({
   "zoom-in": () => stage.zoom(1.5),
   "zoom-out": () => stage.zoom(1 / 1.5),
   "zoom-fit": () => stage.fit(),
-  save: () => save(toGeoJson(), `${page.image.name.split("/").pop()}.geojson`),
+  save: saveMasks,
 });
 addEventListener("beforeunload", (event) => (scene.objects.length || work.size) && event.preventDefault());
 connect({ image: () => open($("image").value).catch((error) => warn(error.message)) }, "change");

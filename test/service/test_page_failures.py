@@ -99,3 +99,9 @@ def test_another_model_answers_after_a_switch(browser, images):
         page.click(230, 200)
         wait_until(lambda: page.facts()[0].startswith("2 points · score"))
         assert triton.asked.count("twin_decoder") == before
+        with page.held("/v1/images[?]model=sam2") as held:
+            page.page.set_input_files("#file", images / "coffee.jpg")
+            wait_until(lambda: page.page.wait_for_timeout(20) or held)
+            page.page.select_option("#model", "twin")
+        page.opened("coffee.jpg")
+        page.wait("tritonSam.pictures.isSent")

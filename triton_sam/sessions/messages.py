@@ -23,11 +23,11 @@ from ..wire import contract
 
 Tensors = dict[str, npt.NDArray[Any]]
 OUTPUT_FORMATS = contract.output_formats()
+"""The formats of masks in an answer. The first is the default."""
 MAX_JSON = 8 << 20
 """Maximum bytes of a JSON input, which takes about 20 times as much memory as an object of Python."""
 MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 1 << 27)
 """Maximum number of pixels of an image that Pillow opens."""
-"""The formats of masks in an answer. The first is the default."""
 
 
 @dataclass
@@ -61,28 +61,29 @@ class Reply:
         return self
 
 
-def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str) -> bytes | None:
-    """Return the content of a BYTES input with one element; None if the request does not have it."""
+def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str, most: int | None = None) -> bytes | None:
+    """Return the content of a BYTES input with one element; None if the request does not have it.
+
+    Args:
+        most: maximum number of bytes.
+    """
     array = tensors.get(name)
     if array is None:
         return None
     if not array.size:
         raise InputError(f"{name} is empty")
     value = array.ravel()[0]
-    return value if isinstance(value, bytes) else bytes(value)
+    content = value if isinstance(value, bytes) else bytes(value)
+    if most is not None and len(content) > most:
+        raise InputError(f"{name} has {len(content)} bytes, and may have {most}")
+    return content
 
 
 def read_object(
     tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str, error: type[InputError] = InputError
 ) -> dict[str, Any]:
     """Return the JSON object of a BYTES input."""
-    return object_of(read_bytes(tensors, name) or b"", name, example, error)
-
-
-def object_of(content: bytes, name: str, example: str, error: type[InputError] = InputError) -> dict[str, Any]:
-    """Return the JSON object of a text."""
-    if len(content) > MAX_JSON:
-        raise error(f"{name} has {len(content)} bytes of JSON, and may have {MAX_JSON}")
+    content = read_bytes(tensors, name, MAX_JSON) or b""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as reason:  # ValueError includes text that is not UTF-8

@@ -118,8 +118,9 @@ class ModelPair:
     def low_res(self, prediction: Prediction) -> tuple[FloatArray, FloatArray]:
         """Return logits (P,M,h,w), clamped as in the official predictor, and scores (P,M), as writable arrays."""
         limit = self.family.logit_limit
-        logits = np.array(prediction.logits) if limit is None else np.clip(prediction.logits, -limit, limit)
-        return logits, np.array(prediction.scores)
+        logits = prediction.logits if limit is None else np.clip(prediction.logits, -limit, limit)
+        logits, scores = (each if each.flags.writeable else each.copy() for each in (logits, prediction.scores))
+        return logits, scores
 
     def segments(self, prediction: Prediction, cleanup: Cleanup | None = None) -> Iterator[Segment]:
         """Yield full-size masks of P objects with M candidates each, ordered by object. Each is computed on demand.

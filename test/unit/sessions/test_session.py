@@ -90,7 +90,7 @@ def test_many_empty_lists_are_too_many_points(prompt):
 def test_json_of_many_megabytes_is_not_read():
     reply = session().answer({"prompt_json": text(b" " * (MAX_JSON + 1))})
     assert json.loads(reply.tensors["result_json"][0])["error"]["message"] == (
-        "prompt_json has 8388609 bytes of JSON, and may have 8388608"
+        "prompt_json has 8388609 bytes, and may have 8388608"
     )
 
 

@@ -171,6 +171,10 @@ class Labels:
                 part[other.mask & freed[other.place] & (part == 0)] = number
 
 
+_DRAWN = {"object": 0, "plane": ""}
+"""The features of polygons that a person draws."""
+
+
 class Outlines:
     """The objects of a very large image as polygons without holes. Polygons that a person drew do not change.
 
@@ -180,7 +184,7 @@ class Outlines:
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         layer.features = {"object": np.empty(0, int), "plane": np.empty(0, object)}
-        layer.feature_defaults = {"object": 0, "plane": ""}
+        layer.feature_defaults = _DRAWN
 
     @property
     def is_empty(self) -> bool:
@@ -196,6 +200,7 @@ class Outlines:
             layer.selected_data = set(old.tolist())
             layer.remove_selected()
             layer.mode = mode
+            layer.feature_defaults = _DRAWN  # napari 0.5 takes those of the selected polygons
         found = [(number, patch) for number, patch in patches.items() if patch is not None]
         rings = [(number, ring) for number, patch in found for ring in outlines(plane, patch)]
         if rings:

@@ -5,6 +5,7 @@ A request is an operation, its arguments as JSON, and tensors. An answer is a JS
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._common.checks import json_kind
 from ...errors import InputError, PromptError, VideoError
 from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, LABEL_NO_POINT, Family, Size
 from ...inputs.prompts import check_prompts
 from ...masks.resize import full_size_masks
 from ...masks.segment import Segment, find_format
 from ...wire import contract, video
-from ..messages import Tensors, check_points, object_of, read_bytes, read_format
+from ..messages import MAX_JSON, Tensors, check_points, read_bytes, read_format
 from .memory import Points
 from .tracker import Row
 
@@ -149,7 +151,9 @@ def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool =
     for name in (video.FRAMES, video.MASK, video.SNAPSHOT):
         if name in tensors and name not in _TENSORS.get(operation, ()):
             raise InputError(f"{operation} takes no {name}")
-    arguments = _arguments(operation, read_bytes(tensors, video.ARGUMENTS) or b"{}", video.SNAPSHOT in tensors)
+    arguments = _arguments(
+        operation, read_bytes(tensors, video.ARGUMENTS, MAX_JSON) or b"{}", video.SNAPSHOT in tensors
+    )
     mask = tensors.get(video.MASK)
     if mask is not None and (mask.dtype != np.bool_ or mask.ndim != 2 or mask.size == 0):
         raise PromptError(f"mask must be a bool array (height, width), not {mask.dtype} {mask.shape}")
@@ -174,7 +178,12 @@ def read_request(tensors: Mapping[str, npt.NDArray[Any]], wants_snapshot: bool =
 
 def _arguments(operation: str, content: bytes, has_snapshot: bool) -> dict[str, Any]:
     """Read and check the arguments of an operation; null counts as missing."""
-    given = object_of(content, "arguments", '{"frame_index": 0}')
+    try:
+        given = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"arguments: invalid JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise InputError(f"arguments must be a JSON object, not {json_kind(given)}")
     keys = ARGUMENTS[operation]
     unknown = next((key for key in given if key not in keys), None)
     if unknown is not None:

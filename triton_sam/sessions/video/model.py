@@ -100,8 +100,11 @@ class VideoModel:
             if session is None:
                 reply.tensors = self._start(request, reply)
             else:
-                with self.sessions.in_use(session):
+                session.running.append(request)
+                try:
                     reply.tensors = self._answer(request, session, reply, stopped)
+                finally:
+                    session.running.pop()
         except TaskCancelledError as end:
             end.reply = reply
             raise

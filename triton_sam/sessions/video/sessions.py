@@ -8,7 +8,6 @@ a correction there, after a restart, has no earlier logits.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import threading
@@ -48,8 +47,8 @@ class VideoSession:
         self.tracker = tracker
         self.strand = strand
         self.used = time.monotonic()
-        self.running = 0
-        """The number of requests that run now."""
+        self.running: list[VideoRequest] = []
+        """The requests that run now, in any order. Lists change atomically."""
         self.is_closed = False
         self.known_size = frame_size
         """Width and height of the frames in pixels; None if no frame is known yet."""
@@ -116,18 +115,6 @@ class SessionTable:
                 raise UnknownSessionError(f"unknown or expired video session {unknown}: start a session")
             session.used = time.monotonic()
         return session
-
-    @contextlib.contextmanager
-    def in_use(self, session: VideoSession) -> Iterator[None]:
-        """Keep a session open while the block runs."""
-        with self._lock:
-            session.running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                session.running -= 1
-                session.used = time.monotonic()
 
     def close(self, session: VideoSession) -> None:
         """Remove a session after its running operation has ended."""

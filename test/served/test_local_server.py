@@ -154,7 +154,8 @@ def test_a_start_that_takes_too_long_is_given_up(scale_only):
 
 # Python 3.12 advises against this in a process with threads; a caller may do it all the same.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_only):
+def test_a_server_outlives_the_thread_that_started_it_and_a_forked_child(scale_only, monkeypatch):
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     server = LocalServer(scale_only, stop_timeout=1.4)
     thread = threading.Thread(target=server.start)
     thread.start()

@@ -232,14 +232,9 @@ def run_once(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output, restarts:
 def write_state(job: Job, pid: int, restarts: int) -> None:
     """Write the process ids and the number of restarts to the state file, atomically."""
     path = Path(job.run_directory) / STATE_FILE
-    processes = {"supervisor": os.getpid(), "pid": pid, "restarts": restarts}
-    state = {
-        **job.facts,
-        "completes": "--disable-auto-complete-config" not in job.command,
-        "address": job.address,
-        "log": job.log_file,
-        **processes,
-    }
+    completes = "--disable-auto-complete-config" not in job.command
+    processes = {"supervisor": os.getpid(), "pid": pid, "restarts": restarts, "completes": completes}
+    state = {**job.facts, "address": job.address, "log": job.log_file, **processes}
     with contextlib.suppress(OSError):  # only `triton-sam reload` and LocalServer.pid need it
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")  # noqa: TID251 - no package here

@@ -207,6 +207,7 @@ def test_tracking_is_stopped_corrected_and_goes_on(page, running, drawing):
 
     drawing.frames.seconds, drawing.frames.limit = 0.0, FRAMES - 2  # at the last frame of the first pass
     at_rest = len(drawing.tracked())
+    drawing.frames.reached.clear()
     page.page.click("#track-both")
     assert drawing.frames.reached.wait(PATIENCE)
     with let_go_on(drawing, propagation_of(running.service, path)):
@@ -277,8 +278,9 @@ def test_a_video_is_sent_again_for_another_model_and_once_if_that_fails(page, ru
     page.page.wait_for_timeout(100)
     assert len(sent) == 1
     page.page.evaluate("tritonSam.settings.model = 'sam2'")
-    page.click(70, 120)
-    segmented(page)
+    with page.page.expect_response(lambda answer: answer.request.method == "DELETE" and answer.status == 404):
+        page.click(70, 120)
+        segmented(page)
     page.refused(404)
 
 

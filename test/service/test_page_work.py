@@ -5,6 +5,7 @@ import json
 import zipfile
 
 import pytest
+from support.conditions import wait_until
 from support.running_browser import open_page
 
 FACTS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"
@@ -21,6 +22,9 @@ WITHOUT_FILES = """() => new Promise((done) => indexedDB.open("triton-sam").onsu
   const transaction = target.result.transaction("files", "readwrite");
   transaction.objectStore("files").clear();
   transaction.oncomplete = done; })"""
+ENTRIES = """() => new Promise((done) => indexedDB.open("triton-sam").onsuccess = ({ target: { result } }) => {
+  const counted = result.transaction("entries").objectStore("entries").count();
+  counted.onsuccess = () => (result.close(), done(counted.result)); })"""
 LABELS = "tritonSam.pictures.shelf.drawn.map(({ objects }) => objects.map((object) => object.label))"
 """Of the stored objects, by image."""
 DRAWN_PATHS = "tritonSam.pictures.shelf.drawn.map(({ entry }) => entry.path)"
@@ -83,6 +87,7 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     page.page.evaluate(WITHOUT_FILES)
     page.page.reload()
     page.ready()
+    wait_until(lambda: page.page.evaluate(ENTRIES) == 0)
     assert page.page.locator("#thumbs button").count() == 0
 
 
@@ -198,7 +203,7 @@ def test_hidden_objects_are_left_out_of_data_sets_and_files_that_cannot_be_read_
         coco["images"][0]["file_name"] = path
         (tmp_path / "coco.json").write_text(json.dumps(coco))
         page.page.set_input_files("#file", tmp_path / "coco.json")
-        page.wait(f"{UNCLEAR} === {str(not found).lower()}")
+        page.wait(f"{UNCLEAR} === {str(not found).lower()} && {DRAWN_PATHS}.length === {len(found)}")
         assert set(page.page.evaluate(DRAWN_PATHS)) == found
     with zipfile.ZipFile(io.BytesIO(page.download("#export")[1])) as archive:
         coco = json.loads(archive.read("coco.json"))

@@ -127,8 +127,10 @@ class _Crew(Generic[Worker]):
                 if self._stopped.wait(spread(BUSY_PAUSE)):
                     raise
             except ServerTimeoutError as error:
-                self._late[id(worker)] += 1
-                if self._late[id(worker)] > MAX_LATE or not self._is_ready(worker):
+                with self._lock:
+                    self._late[id(worker)] += 1
+                    late = self._late[id(worker)]
+                if late > MAX_LATE or not self._is_ready(worker):
                     raise
                 return _failed(item, error)
             except (InputError, MissingDependencyError, InferenceError, OSError, MemoryError) as error:

@@ -16,7 +16,7 @@ from triton_sam.annotate.large import Tiling, read_large_source
 from triton_sam.annotate.sources import read_source
 from triton_sam.errors import ImageError
 from triton_sam.inputs import deep, header
-from triton_sam.inputs.formats import FORMATS, LARGE_SUFFIXES, TABLE, UPLOADS, is_image
+from triton_sam.inputs.formats import FORMATS, LARGE_SUFFIXES, TABLE, UPLOADS, is_image, register_opener
 from triton_sam.inputs.images import image_bytes, open_image
 from triton_sam.integrations.napari.sources import Source
 from triton_sam.service.budgets import Workers
@@ -240,6 +240,7 @@ def test_without_the_extra_the_error_says_how_to_read_it(name, without_packages)
 
 def test_the_table_of_formats_has_all_suffixes_that_pillow_knows():
     """Those of its formats; and what the service accepts is what the documents say."""
+    register_opener()  # otherwise, HEIF is known only after another test has opened such a file
     known = Image.registered_extensions()
     for each in TABLE:
         pillows = {suffix for suffix, name in known.items() if name == each.name}

@@ -149,13 +149,17 @@ def test_events_of_an_earlier_session_change_nothing(open_layer, photo):
     assert not user.widget.layers.objects.layer.data.any()
 
 
-def test_everything_and_what_cannot_be_done(open_layer, photo):
-    user = open_layer(photo)
+def find_everything(user):
     user.panel.points_per_side.setValue(4)
     user.panel.quality.setValue(0.3)
     user.panel.stability.setValue(0.5)
     user.panel.everything.click()
     user.wait(lambda: "objects found" in user.panel.status.text())
+
+
+def test_everything_and_what_cannot_be_done(open_layer, photo):
+    user = open_layer(photo)
+    find_everything(user)
     assert user.panel.status.text() == f"{user.labels().max()} objects found"
     user.panel.find.click()
     assert "enter words" in user.panel.status.text()
@@ -172,11 +176,7 @@ def test_everything_and_what_cannot_be_done(open_layer, photo):
 
 def test_a_click_after_a_search_is_a_new_object(open_layer, photo):
     user = open_layer(photo)
-    user.panel.points_per_side.setValue(4)
-    user.panel.quality.setValue(0.3)
-    user.panel.stability.setValue(0.5)
-    user.panel.everything.click()
-    user.wait(lambda: "objects found" in user.panel.status.text())
+    find_everything(user)
     found = user.labels().max()
     assert user.panel.number.value() == found + 1
     user.click(*CLICKS[0])

@@ -6,13 +6,11 @@ runs the decoder in its own process.
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import re
 import secrets
 import shutil
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from ..families import Family, get_family
 from ..inputs.images import ImageSource, image_bytes, open_image
 from ..repository.folder import list_models
 from ..sessions.configs import write_programs
+from ..transport.probe import read_metrics
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from ..wire.pair import ModelPair
@@ -51,13 +50,12 @@ def session_metrics(metrics_url: str | None, model: str) -> dict[str, float]:
         Values by name without the prefix ``triton_sam_``; empty if the server reports none.
     """
     found: defaultdict[str, float] = defaultdict(float)
+    text = None if metrics_url is None else read_metrics(metrics_url)
     try:
-        if metrics_url is not None:
-            with urllib.request.urlopen(metrics_url, timeout=5) as answer:  # noqa: S310 - from a parsed server URL
-                for name, owner, value in _SAMPLE.findall(answer.read().decode("utf-8", "replace")):
-                    if owner == model:
-                        found[name] += float(value)
-    except (OSError, http.client.HTTPException, ValueError):
+        for name, owner, value in _SAMPLE.findall(text or ""):
+            if owner == model:
+                found[name] += float(value)
+    except ValueError:
         return {}
     return dict(found)
 

@@ -20,7 +20,6 @@ from ..inputs.images import open_image
 from ..inputs.names import name_of
 from ..inputs.video import FrameSource, open_frames
 from ..inputs.video.base import BEST_QUALITY
-from ..inputs.video.sequences import frame_files
 from ..tracks.formats import DEFAULT_RATE
 from ..tracks.prompts import ObjectPrompt, merge, read_prompts
 from . import _options
@@ -67,10 +66,10 @@ def open_input(text: str, quality: int | None = None) -> VideoInput:
         return _live(text, frames)
     path = Path(text)
     identity: dict[str, Any] = {"name": path.resolve().name, "frames": frames.num_frames, "size": list(frames.size)}
-    is_folder = path.is_dir()
-    identity |= {"images": _fingerprint(frame_files(path))} if is_folder else {"bytes": path.stat().st_size}
-    name = path.resolve().name if is_folder else path.stem
-    return VideoInput(name, frames, frames.rate or DEFAULT_RATE, False, identity)
+    if frames.names is not None:
+        identity["images"] = _fingerprint([path / name for name in frames.names])
+        return VideoInput(path.resolve().name, frames, DEFAULT_RATE, False, identity)
+    return VideoInput(path.stem, frames, frames.rate or DEFAULT_RATE, False, identity | {"bytes": path.stat().st_size})
 
 
 def _fingerprint(files: Sequence[Path]) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import importlib.metadata
 import platform
 import re
 import shutil
 import socket
 import subprocess
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -373,14 +371,8 @@ def check_metrics_url(metrics_url: str | None) -> None:
 
 def server_gpus(metrics_url: str | None) -> bool | None:
     """Return whether the metrics of a server list a GPU; None if metrics are unavailable."""
-    if metrics_url is None:
-        return None
-    try:
-        with urllib.request.urlopen(metrics_url, timeout=5) as answer:  # noqa: S310 - http and https only
-            metrics = answer.read().decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    return bool(re.search(r"(?m)^nv_gpu_", metrics))
+    metrics = None if metrics_url is None else probe.read_metrics(metrics_url)
+    return None if metrics is None else bool(re.search(r"(?m)^nv_gpu_", metrics))
 
 
 def is_this_machine_with_gpu(url: ServerUrl) -> bool:

@@ -81,9 +81,8 @@ class TrackFolder:
 
         Raises:
             ConfigurationError: the folder has results of other parameters, of a stream, or with an id that a format
-                cannot hold, its manifest is damaged,
-                files that are not from an earlier run are in the way, it or a parent is a file, or another process
-                writes to it.
+                cannot hold, its manifest is damaged, files that are not from an earlier run are in the way, it or a
+                parent is a file, or another process writes to it.
             InputError: the file of records is damaged.
             OSError: the folder cannot be written.
         """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import re
+import urllib.request
 from dataclasses import replace
 
 import urllib3
@@ -13,6 +15,7 @@ from .triton import Transport
 from .url import ServerUrl
 
 SECONDS = 2.0
+METRICS_SECONDS = 5.0
 _TRITON_METRICS = re.compile(r"(?m)^(# \w+ )?nv_")
 """Every metric of Triton begins with nv_, for example nv_inference_count."""
 _SERVICE_HEALTH = re.compile(r'"status":.*"triton":')
@@ -53,6 +56,15 @@ def _read(url: str, statuses: tuple[int, ...] = (200,)) -> str | None:
         return None
     finally:
         pool.clear()
+
+
+def read_metrics(url: str) -> str | None:
+    """Return the text of a server's metrics, read by way of the user's proxy; None if they are not available."""
+    try:
+        with urllib.request.urlopen(url, timeout=METRICS_SECONDS) as answer:  # noqa: S310 - http and https only
+            return str(answer.read().decode("utf-8", "replace"))
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
 
 
 def _is_live(url: ServerUrl) -> bool:

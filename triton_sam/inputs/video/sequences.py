@@ -12,6 +12,7 @@ from ...errors import ConfigurationError, ImageError, VideoError
 from ...families.base import Size
 from ..formats import SUFFIXES
 from ..images import ImageSource
+from ..names import is_hidden
 from .base import Frame, FrameSource, encode
 
 DEFAULT_WINDOW = 32
@@ -44,21 +45,16 @@ def folder_frames(folder: str | os.PathLike[str]) -> ImageFrames:
     The files are sent unchanged. Other files and hidden files are ignored.
     """
     path = Path(folder)
-    files = frame_files(path)
-    frames = ImageFrames(files, name=str(path))
-    frames.names = [file.name for file in files]
-    return frames
-
-
-def frame_files(folder: Path) -> list[Path]:
     try:
-        names = [entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES]
+        images = [entry.name for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES]
     except OSError as error:
-        raise VideoError(f"{folder} cannot be read: {error.strerror}") from error
-    files = sorted((name for name in names if not name.startswith(".")), key=natural_order)
-    if not files:
-        raise VideoError(f"{folder} holds no frames: give a folder with image files ({', '.join(SUFFIXES)})")
-    return [folder / name for name in files]
+        raise VideoError(f"{path} cannot be read: {error.strerror}") from error
+    names = sorted((name for name in images if not is_hidden(name)), key=natural_order)
+    if not names:
+        raise VideoError(f"{path} holds no frames: give a folder with image files ({', '.join(SUFFIXES)})")
+    frames = ImageFrames([path / name for name in names], name=str(path))
+    frames.names = names
+    return frames
 
 
 def natural_order(name: str) -> tuple[list[tuple[int, str]], str]:

@@ -7,7 +7,7 @@ height, as fractions of the image; the sixth number, a detector's confidence, is
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -64,18 +64,21 @@ def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Promp
     annotations = document.get("annotations")
     if not isinstance(annotations, list):
         raise InputError("the COCO file has no annotations: export them with their images, or give --prompts")
-    names = {
-        image["id"]: str(image["file_name"])
+    pairs = {
+        (image["id"], str(image["file_name"]))
         for image in document["images"]
         if isinstance(image, dict) and isinstance(image.get("id"), (int, float, str)) and "file_name" in image
     }
+    names, images = dict(pairs), Counter(number for number, _ in pairs)
     owned: dict[str, list[tuple[str, Any]]] = defaultdict(list)
     strays = []
     for number, each in enumerate(annotations, 1):
         what, image = _name_and_image(number, each)
         told = names.get(image) if isinstance(image, (int, float, str)) else None
         name = None if told is None else source.find_name(told)
-        if name is not None:
+        if told is not None and images[image] > 1:
+            strays.append(Skipped("", what, "several images have its image_id"))
+        elif name is not None:
             owned[name].append((what, each))
         else:
             strays.append(Skipped(told or "", what, "the source has no such image, or it was skipped"))

@@ -325,14 +325,14 @@ def _checked(images: Iterable[tuple[int, str, Path | None, Size | None]]) -> Sou
     """Drop images that are missing (their path is None) or listed twice, from rows of id, name, path and size."""
     kept, skipped = [], []
     names: set[str] = set()
-    paths: set[Path] = set()
+    paths: set[object] = set()
     ids: set[int] = set()
     for number, name, path, size in images:
         # A missing remote file is detected when it is read: a request for each file would take long.
         if path is None or (not is_remote(path) and not path.is_file()):
             skipped.append(Skipped(name, "image", "there is no such file"))
             continue
-        place = path if is_remote(path) else path.resolve()
+        place = path if is_remote(path) else os.path.normpath(path.absolute())  # equal images may be links to one file
         if place in paths or name in names or number in ids:
             skipped.append(Skipped(name, "image", "the source names this image or its id twice"))
         else:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from http.client import RemoteDisconnected
 from typing import Any, cast
 from urllib.parse import quote
@@ -63,17 +65,9 @@ class KServeClient:
         parts = urllib3.util.parse_url(str(url))
         self._base = (parts.path or "").rstrip("/")
         self._headers = urllib3.HTTPHeaderDict(headers or {})
-        self._pool: urllib3.HTTPConnectionPool
-        if url.is_secure:
-            context = ssl.create_default_context(cafile=ca_certs)
-            context.sslsocket_class = TimedTlsSocket
-            self._pool = urllib3.HTTPSConnectionPool(
-                parts.host or "", parts.port, maxsize=IDLE_CONNECTIONS, ssl_context=context
-            )
-            self._pool.ConnectionCls = _TimedTlsConnection
-        else:
-            self._pool = urllib3.HTTPConnectionPool(parts.host or "", parts.port, maxsize=IDLE_CONNECTIONS)
-            self._pool.ConnectionCls = _TimedConnection
+        self._new_pool = partial(_pool_of, parts, ca_certs)
+        self._pool = self._new_pool()
+        self._process_id = os.getpid()
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """Run one inference with the newest version of a model.
@@ -153,6 +147,9 @@ class KServeClient:
             size = sum(map(len, body or ()))
             every["Content-Length"] = str(size)
             body = [b"".join(body)] if body and size <= SMALL else body
+        if os.getpid() != self._process_id:  # a forked child would read answers to requests of its parent
+            self._pool = self._new_pool()
+            self._process_id = os.getpid()
         CURRENT.call = call
         try:
             answer = self._pool.urlopen(
@@ -188,6 +185,19 @@ class KServeClient:
         finally:
             call.leave()
             CURRENT.call = None
+
+
+def _pool_of(url: urllib3.util.Url, ca_certs: str | None) -> urllib3.HTTPConnectionPool:
+    host = url.host or ""
+    if url.scheme != "https":
+        pool = urllib3.HTTPConnectionPool(host, url.port, maxsize=IDLE_CONNECTIONS)
+        pool.ConnectionCls = _TimedConnection
+        return pool
+    context = ssl.create_default_context(cafile=ca_certs)
+    context.sslsocket_class = TimedTlsSocket
+    secure = urllib3.HTTPSConnectionPool(host, url.port, maxsize=IDLE_CONNECTIONS, ssl_context=context)
+    secure.ConnectionCls = _TimedTlsConnection
+    return secure
 
 
 class _TimedConnection(HTTPConnection):

@@ -74,6 +74,16 @@ def test_boxes_that_lie_are_skipped_with_a_reason(source, tmp_path):
     ]
 
 
+def test_annotations_of_an_id_with_several_images_belong_to_none(source, tmp_path):
+    """Data sets that were joined without new ids. The annotations of all went to the last image."""
+    document = coco(["000.png", "001.png"], [(1, [0, 0, 5, 5]), (2, [1, 1, 5, 5])])
+    document["images"] += [{**document["images"][0], "file_name": "001.png"}, document["images"][1]]
+    prompts = read_boxes(written(tmp_path / "a.json", document), source)
+    assert usable(prompts, source, 0)[0] == []
+    assert [each.what for each in usable(prompts, source, 1)[0]] == ["annotation 2"]
+    assert [(each.what, each.why) for each in prompts.strays] == [("annotation 1", "several images have its image_id")]
+
+
 def test_yolo_boxes_are_fractions_of_the_image(source, tmp_path):
     labels = tmp_path / "labels"
     labels.mkdir()

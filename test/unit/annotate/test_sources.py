@@ -202,8 +202,10 @@ def test_a_folder_is_searched_with_its_subfolders_and_other_files_are_counted_by
     (tmp_path / "b/._000.png").touch()
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     (tmp_path / "link").symlink_to(tmp_path / "b")
+    (tmp_path / "same.png").symlink_to(tmp_path / "000.png")  # as DVC and git-annex link equal images to one file
     source = read_source(str(tmp_path))
-    assert [(item.id, item.name) for item in source.items] == [(1, "000.png"), (2, "001.png"), (3, "b/c/000.png")]
+    found = [(item.id, item.name) for item in source.items]
+    assert found == [(1, "000.png"), (2, "001.png"), (3, "b/c/000.png"), (5, "same.png")]
     assert [(each.image, each.what, each.why) for each in source.left_out] == [
         ("(no suffix)", "1 file", "their suffix is not that of an image"),
         ("*.mp4", "1 file", "a video is a source of its own"),

@@ -1,4 +1,4 @@
-"""A forked child that uses the client of its parent gets an error, and cannot disturb the parent."""
+"""A forked child cannot disturb its parent: its synchronous clients connect anew, and the others raise an error."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 from support.in_process import ImageServer
+from support.socket_server import DONE, Server, always, client_of, infer
 
 from triton_sam import SpeculativeSAM2Client
 from triton_sam.errors import ConfigurationError
@@ -129,3 +130,13 @@ def test_a_request_under_way_stays_that_of_the_parent(image_server):
                 await task
 
     asyncio.run(main())
+
+
+def test_a_synchronous_client_connects_anew_in_a_child():
+    """Over one connection, a process read the answers to the requests of another, such as masks of other clicks."""
+    with Server(always(DONE)) as server:
+        client = client_of(server)
+        infer(client)
+        assert in_a_child(lambda: infer(client)) == b"nothing"
+        infer(client)
+        assert len(server.connections) == 2

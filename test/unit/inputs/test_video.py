@@ -50,6 +50,7 @@ CLIPS = {
     "open.mp4": ("libx264", {"x264-params": "open-gop=1"}),
     "mkv": ("libx264", {}),
     "avi": ("mpeg4", {}),
+    "h264.avi": ("libx264", {}),  # FFmpeg's time stamps are the order of decoding, plus one
     "mpeg4.mp4": ("mpeg4", {}),
     "h264": ("libx264", {}),  # raw: no time stamps at all
 }

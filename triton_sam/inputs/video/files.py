@@ -207,7 +207,6 @@ class VideoFrames(FrameSource):
         """Read the time stamps of all frames; None if some are missing, duplicate or wrong."""
         container, stream = self._open()
         times, starts = [], []
-        is_reordered = False
         with container:
             self.rate = stream.average_rate or stream.guessed_rate
             try:
@@ -218,13 +217,12 @@ class VideoFrames(FrameSource):
                         return None
                     times.append(packet.pts)
                     self._check_count(len(times) // 2)  # some packets show no frame
-                    is_reordered |= packet.pts != packet.dts
                     if packet.is_keyframe:
                         starts.append(packet.pts)
             except _av().error.FFmpegError as error:
                 if not times:
                     raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
-            may_be_wrong = stream.codec_context.has_b_frames and not is_reordered
+            may_be_wrong = stream.codec_context.has_b_frames and _are_ascending(times)
             time_base = stream.time_base
         if may_be_wrong and not _are_ascending(self._first_times(CHECKED_FRAMES)):
             return None

@@ -204,7 +204,7 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
     """Write the masks of all images and return the paths; standard output has no path."""
     files: list[tuple[Path, bytes]] = []
     if form.several:
-        files.append((Path(out), coco_of(found)))
+        files.append((Path(out), coco_of([source for source, _ in found], found)))
     else:
         for source, masks in found:
             path = target(out, source.stem, len(found) > 1)
@@ -221,17 +221,17 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
     return [path for path, _ in files]
 
 
-def coco_of(found: Sequence[tuple[Source, Sequence[Segment]]]) -> bytes:
+def coco_of(sources: Iterable[Source], found: Iterable[tuple[Source, Sequence[Segment]]]) -> bytes:
     """Return a COCO file. Images whose files have the same name keep their folders in it."""
-    names = Counter(source.file_name for source, _ in found)
-    documents = [
+    names = Counter(source.file_name for source in sources)
+    documents = (
         (
             source.file_name if names[source.file_name] == 1 else source.given_name,
             open_image(source.content).size,
             masks,
         )
         for source, masks in found
-    ]
+    )
     return strict_json.dumps(coco_document(documents)).encode()
 
 

@@ -68,18 +68,31 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args, sources)
     for source in sources:
         open_image(source.content)  # before a server starts, so that a wrong path is reported immediately
+    lines: list[str] = []
+    empty: list[FoundObject] = []
     with ends_by_interrupt(), _server.connected(args) as client:
-        found = [(source, _segment(args, client, source, parameters, len(sources) > 1)) for source in sources]
-    lines = "".join(line for source, segments in found for line in _lines(source, segments))
+
+        def searched() -> Iterator[tuple[Source, Sequence[FoundObject]]]:
+            """Search one image after the other, because the masks of several may not fit into memory."""
+            for source in sources:
+                segments = _segment(args, client, source, parameters, len(sources) > 1)
+                lines.extend(_lines(source, segments))
+                empty.extend(each for each in segments if each.box is None)
+                yield source, segments
+
+        found = searched()
+        document = coco_of(sources, found) if args.coco else b""
+        for _ in found:  # without --coco, nothing has searched the images yet
+            pass
     if args.out is None:
-        sys.stdout.write(lines)
+        sys.stdout.writelines(lines)
     else:
-        atomic_write(args.out, lines.encode())
+        atomic_write(args.out, "".join(lines).encode())
         _options.say(args, f"wrote {args.out}")
     if args.coco:
-        atomic_write(args.coco, coco_of(found))
+        atomic_write(args.coco, document)
         _options.say(args, f"wrote {args.coco}")
-        _options.say_left_out(args, args.coco, (each for _, segments in found for each in segments))
+        _options.say_left_out(args, args.coco, empty)
     return 0
 
 

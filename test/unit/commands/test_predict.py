@@ -2,6 +2,7 @@
 
 import json
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.in_process import ImageServer, discs
 from support.tracked import DiscServer
 
 from triton_sam import SAM2TritonClient
+from triton_sam.commands import everything as everything_command
 from triton_sam.commands._predict_files import read_logits, read_sources
 from triton_sam.errors import ConfigurationError, ImageError, PromptError
 from triton_sam.everything.search import FoundObjects
@@ -291,6 +293,28 @@ def test_several_images_have_files_of_their_own(image_server, photo, tmp_path, c
     lines = [json.loads(line)["image"] for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
     assert lines == [str(photo)] * (len(lines) // 2) + [str(other)] * (len(lines) // 2)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("more", [[], ["--coco", "objects.json"]])
+def test_masks_of_earlier_images_are_freed(image_server, photo, tmp_path, monkeypatch, capsys, more):
+    """Those of ten photographs took 12 GB."""
+    monkeypatch.chdir(tmp_path)
+    names, masks, alive = [], [], []
+    find = everything_command._segment
+
+    def segment(*arguments):
+        alive.append(sum(each() is not None for each in masks))
+        found = find(*arguments)
+        masks.extend(weakref.ref(each.mask) for each in found)
+        return found
+
+    monkeypatch.setattr(everything_command, "_segment", segment)
+    for number in range(4):
+        names.append(tmp_path / f"{number}.png")
+        names[-1].write_bytes(photo.read_bytes())
+    assert everything(image_server, *names, *OPTIONS, *more, "-q") == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(masks)
+    assert max(alive) <= len(masks) / 4  # those of the last image
 
 
 def test_images_of_the_same_name_keep_their_folders_in_coco(image_server, photo, tmp_path, monkeypatch, capsys):

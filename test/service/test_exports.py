@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import zipfile
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.rectangles import mask
 from support.running_service import service_without_triton
 
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
+from triton_sam.service.exports import Export
 
 SIZE = (40, 30)
 LARGE = mask((2, 3, 22, 23), size=SIZE[::-1])
@@ -92,6 +94,20 @@ def test_the_other_formats(export):
     assert unpacked(export("yolo", one))["yolo/data.yaml"] == (
         b'train: images\nval: images\nnames:\n  0: "ant"\n  1: "cat"\n'
     )
+
+
+def test_a_large_data_set_may_take_longer_than_other_requests(monkeypatch):
+    """Twenty photographs of 12 megapixels with twenty objects each take a minute."""
+    timeout = 0.5
+
+    def write(*_):
+        time.sleep(2 * timeout)
+        return b"files"
+
+    monkeypatch.setattr(Export, "to_zip", write)
+    with service_without_triton(timeout=timeout) as http:
+        answer = http.post("/v1/exports?format=coco", files={"images": ("images.jsonl", json.dumps(line()))})
+    assert answer.content == b"files"
 
 
 DAMAGED = line()

@@ -1,5 +1,6 @@
 """`/v1/videos`: tracking as server-sent events, and downloads."""
 
+import asyncio
 import io
 import json
 import re
@@ -8,6 +9,7 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import partial
 
 import httpx
 import numpy as np
@@ -22,7 +24,12 @@ from support.tools import near
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import ServerUnreachableError, VideoError
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service import background
+from triton_sam.service.budgets import Budgets
+from triton_sam.service.metrics import Metrics
+from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.videos.downloads import DownloadFile
+from triton_sam.service.videos.tracking import Tracking
 
 # --- tracking --------------------------------------------------------------------------------------------------------
 
@@ -96,6 +103,34 @@ def test_a_client_that_hangs_up_stops_the_tracking(http, running, drawing, video
         wait_until(lambda: not http.get(video).json()["is_tracking"])
     assert drawing.tracked() == [0, 1]
     assert used(running.service, "tracks") == 0
+
+
+def test_a_change_whose_caller_leaves_before_its_turn_is_dropped():
+    begun, has_begun, release = [], asyncio.Event(), asyncio.Event()
+
+    async def work(number, *_):
+        begun.append(number)
+        has_begun.set()
+        await release.wait()
+
+    class Client:
+        async def open(self, *_, **__):
+            pass
+
+    async def run():
+        metrics = Metrics()
+        tracking = Tracking(None, Client(), Budgets(ServiceSettings(), metrics), metrics)
+        changes = [asyncio.create_task(tracking.change(partial(work, number))) for number in range(4)]
+        await has_begun.wait()
+        for left in changes[:2]:
+            left.cancel()
+        await asyncio.gather(*changes[:2], return_exceptions=True)
+        release.set()
+        await asyncio.gather(*changes[2:])
+        await background.wait()
+
+    asyncio.run(run())
+    assert begun == [0, 2, 3]
 
 
 def test_deleting_a_video_stops_it_and_closes_its_session(http, running, drawing, mp4):

@@ -14,6 +14,9 @@ from .problems import Problem, cancelled
 
 Result = TypeVar("Result")
 
+FILE_SECONDS = 1800.0
+"""Timeout of work that writes all images or frames to a file."""
+
 
 class CancellableRequests:
     """Running requests. A request with a ``session_id`` can be cancelled with it.

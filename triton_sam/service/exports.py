@@ -26,7 +26,7 @@ from ..masks.segment import Segment
 from .answers import MAX_MASK_PIXELS
 from .bodies import FILES, MAX_VALUES, kind_of
 from .budgets import MEGA
-from .cancellation import CancellableRequests
+from .cancellation import FILE_SECONDS, CancellableRequests
 from .engine import Engine
 from .faults import first_fault
 from .problems import Problem
@@ -192,7 +192,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
 
         pixels = wanted.pixels * MASKS_AT_A_TIME
         work = engine.budgets.workers.reduce(pixels, write, itertools.repeat(None), is_file=True)
-        return Response(await requests.run(request, work), media_type=ZIP)
+        return Response(await requests.run(request, work, timeout=FILE_SECONDS), media_type=ZIP)
 
     return api
 

@@ -11,7 +11,7 @@ from starlette.responses import FileResponse, StreamingResponse
 
 from ...tracks.records import MaskRecord
 from .. import events
-from ..cancellation import CancellableRequests
+from ..cancellation import FILE_SECONDS, CancellableRequests
 from ..engine import Engine
 from ..problems import Problem
 from ..schemas import BINARY, empty_route, file_route, problem_responses
@@ -38,8 +38,6 @@ Every = Annotated[
 ]
 ObjectInPath = Annotated[int, Path(ge=1, lt=MAX_FRAME)]
 
-DOWNLOAD_SECONDS = 1800.0
-"""Timeout of a download: an overlay encodes every frame."""
 UPLOAD = {
     "requestBody": {
         "required": True,
@@ -209,7 +207,7 @@ def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> API
         """Return all masks so far as one file."""
         video = videos.get(video_id)
         with DownloadFile(engine.budgets, video, wanted) as file:
-            await requests.run(request, file.write(), timeout=DOWNLOAD_SECONDS)
+            await requests.run(request, file.write(), timeout=FILE_SECONDS)
             return file.answer()
 
     return api

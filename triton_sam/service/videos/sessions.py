@@ -116,7 +116,7 @@ UNKNOWN = "unknown or expired object: draw it in a frame, and track it from ther
 
 @dataclass(eq=False)
 class LiveVideo(Session):
-    """A session. Calls run one after the other, each to completion, even if the caller leaves.
+    """A session. Calls run one after the other; those that have begun run to completion, even if the caller leaves.
 
     Args:
         path: the frames that the objects go through. A tool may send a session's objects one after the other, each

@@ -136,8 +136,8 @@ Result = TypeVar("Result")
 class Tracking:
     """The session of one video. It starts at Triton with the first prompt.
 
-    Changes of the session run one after the other, each to completion, even if the caller leaves: so the service and
-    Triton always agree.
+    Changes of the session run one after the other. One that has begun runs to completion, even if the caller leaves: so
+    the service and Triton always agree.
     """
 
     def __init__(
@@ -283,14 +283,17 @@ class Tracking:
     async def change(self, work: Callable[[AsyncVideo], Coroutine[Any, Any, Result]]) -> Result:
         """Return the result of work with the session at Triton, which is started if necessary."""
         self._check_idle()
+        await self._lock.acquire()  # a caller that leaves before its turn changes nothing
 
         async def run() -> Result:
-            async with self._lock:
+            try:
                 if self._is_closed:
                     raise gone()
                 if self._video is None:
                     self._video = await self._client.open(self._frames, every=self.every)
                 return await work(self._video)
+            finally:
+                self._lock.release()
 
         return await background.finish(run())
 

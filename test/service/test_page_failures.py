@@ -1,5 +1,7 @@
 """The page when Triton or the service goes away, and pages that need a token or another model."""
 
+import re
+
 import pytest
 from support.conditions import wait_until
 from support.in_process import made_up_triton
@@ -39,6 +41,28 @@ def test_a_token_is_asked_for_and_a_service_that_dies_is_missed(browser, service
     page.page.wait_for_selector('#state[data-state="down"]')
     assert "Trying again" in page.banner()
     context.close()
+
+
+def test_the_mouse_does_not_send_an_image_again_whose_upload_failed(shapes, service):
+    uploads, sent = re.compile("/v1/images[?]"), []
+
+    def refuse(route):
+        sent.append(route)
+        route.fulfill(status=429, json={"status": 429, "detail": "over the quota"})
+
+    shapes.page.route(uploads, refuse)
+    service.http.delete(f"/v1/images/{shapes.page.evaluate('tritonSam.image.id')}")
+    for x in (200, 300, 400, 500):
+        shapes.page.mouse.move(*shapes.at(x, 200))
+        assert "over the quota" in shapes.banner()
+        shapes.page.wait_for_timeout(100)
+    assert len(sent) == 1
+    shapes.click(200, 180)
+    wait_until(lambda: shapes.page.wait_for_timeout(20) or len(sent) == 2)
+    shapes.refused(429)
+    shapes.page.unroute(uploads)
+    shapes.click(210, 190)
+    shapes.settled()
 
 
 def test_a_page_without_triton_says_so(browser):

@@ -55,6 +55,32 @@ def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     assert len(masks_of(page)) == 3
 
 
+def test_what_is_begun_on_an_image_changes_no_other_image(shapes, images):
+    page = shapes
+    for key, name in (("p", "coffee.jpg"), ("a", "street.jpg"), ("b", "cells.jpg")):
+        page.page.keyboard.press(key)
+        page.page.mouse.move(*page.at(100, 100))
+        page.page.mouse.down()
+        page.page.mouse.move(*page.at(300, 300), steps=4)
+        page.open(images / name)
+        page.page.mouse.move(*page.at(200, 200))
+        page.page.mouse.up()
+        page.page.evaluate("tritonSam.edits.attempt(() => {})")  # after all earlier edits
+        assert page.objects() == 0, key
+    page.page.keyboard.press("Enter")  # the keyboard's cursor, and the first corner of a box
+    page.page.keyboard.press("Enter")
+    assert page.page.evaluate("Boolean(tritonSam.cursor.corner)")
+    page.open(images / "shapes.jpg")
+    assert not page.page.evaluate("Boolean(tritonSam.cursor.corner)")
+    page.page.keyboard.press("a")
+    page.click(200, 180)
+    page.settled()
+    page.page.locator(".object .label").click()
+    page.page.keyboard.type("blob")  # not confirmed
+    page.open(images / "coffee.jpg")
+    assert page.page.evaluate("tritonSam.pictures.shelf.labels") == ["blob"]
+
+
 @pytest.mark.slow
 def test_objects_are_selected_copied_joined_subtracted_sorted_and_coloured(two_objects):
     page = two_objects

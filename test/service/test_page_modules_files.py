@@ -60,6 +60,20 @@ def test_python_reads_the_zip_files_of_the_page_and_the_page_those_of_python(mod
     assert found == [dict(each) for each in texts if each]
 
 
+def test_a_project_may_be_larger_than_what_a_browser_reads_at_once(modules):
+    """Chromium reads at most 2 GB of a file; here it is 1500 bytes."""
+    source = f"""async (text, all) => {{
+      const plain = Blob.prototype.arrayBuffer;
+      Blob.prototype.arrayBuffer = async function () {{
+        if (this.size > 1500) throw new DOMException("The file could not be read", "NotReadableError");
+        return plain.call(this);
+      }};
+      try {{ return await ({UNZIP})(text, all); }} finally {{ Blob.prototype.arrayBuffer = plain; }} }}"""
+    files = {str(number): bytes([number]) * 1000 for number in range(4)}
+    [found] = modules.run("zip", source, [text_of(zipped(files))])
+    assert found == {name: text_of(content) for name, content in files.items()}
+
+
 def test_damaged_and_packed_zip_files_are_refused(modules):
     """A changed byte of a content, a missing end and a compressed file are errors, and none gives other contents."""
     rng = np.random.default_rng(2)
@@ -168,16 +182,16 @@ def test_events_of_the_service_are_read_however_they_are_cut(modules):
 
 
 def test_a_file_holds_the_masks_of_its_image_though_another_one_opens_meanwhile(modules):
-    """Objects of the next image have the same numbers."""
+    """Objects of the next image have the same numbers. An object with an empty mask is left out."""
     source = """async (rles, { saveCoco }) => {
       const { fetch } = globalThis, { createObjectURL } = URL, { click } = HTMLAnchorElement.prototype;
       let [shown, saved] = [0, null];
       HTMLAnchorElement.prototype.click = () => {};
       URL.createObjectURL = (blob) => ((saved = blob), "");
-      globalThis.fetch = async () => ((shown = 1), Response.json({ masks: [{ score: 1, rle: rles[2] }] }));
-      const objects = [null, 1].map((found) => ({ name: "cell", points: [], box: null, found }));
-      const resultOf = ({ found }) => ({ found: found && { score: 1, rle: rles[shown] } });
-      await saveCoco({ name: "a" }, { shown: objects, resultOf, optionsOf: () => ({}) }, {});
+      globalThis.fetch = async () => ((shown = 1), Response.json({ masks: [{ score: 1, area: 1, rle: rles[2] }] }));
+      const objects = [null, 1, 2].map((found) => ({ name: "cell", points: [], box: null, found }));
+      const resultOf = ({ found }) => ({ found: found && { score: 1, area: 2 - found, rle: rles[shown] } });
+      await saveCoco({ name: "a" }, { drawn: objects, resultOf, optionsOf: () => ({}) }, {});
       Object.assign(globalThis, { fetch });
       Object.assign(URL, { createObjectURL });
       Object.assign(HTMLAnchorElement.prototype, { click });

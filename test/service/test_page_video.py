@@ -236,6 +236,7 @@ def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, drawi
     page.page.keyboard.press("t")
     page.wait("tritonSam.video.masks.hasTracked")
     first = page.page.evaluate("tritonSam.video.info.id")
+    page.page.once("dialog", lambda dialog: dialog.accept())
     page.page.set_input_files("#file", path)
     page.wait(f"tritonSam.video.info.id !== '{first}' && document.getElementById('busy').hidden")
     assert not page.page.evaluate("tritonSam.video.isTracking")
@@ -246,6 +247,34 @@ def test_another_video_ends_tracking_and_gets_nothing_of_it(page, running, drawi
     assert page.page.evaluate("tritonSam.video.info.id") == second
     assert not page.page.evaluate("tritonSam.video.masks.hasTracked")
     assert page.page.is_hidden("#banner")
+
+
+def test_a_video_is_kept_while_it_is_looked_at_and_until_the_user_agrees_to_lose_it(page, images):
+    def refuse(dialog):
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.page.evaluate("tritonSam.video.info.expires_in = 0")
+    is_use = re.compile("/v1/videos/[0-9a-f]{32}$")
+    with page.page.expect_request(lambda request: request.method == "GET" and is_use.search(request.url)):
+        go_to(page, 1)  # the browser may have the frame, so that the service does not notice
+    page.click(*clip.START)
+    segmented(page)
+    track(page)
+    asked = []
+    page.page.on("dialog", refuse)
+    page.page.dispatch_event("#model", "change")
+    page.page.set_input_files("#file", images / "shapes.jpg")
+    wait_until(lambda: page.page.wait_for_timeout(20) or len(asked) == 2)
+    assert asked == [
+        "Change the model and lose the tracked masks of clip.mp4?",
+        "Close clip.mp4 and lose its objects and masks?",
+    ]
+    assert page.page.evaluate("[tritonSam.video.masks.hasTracked, tritonSam.pictures.isOpening]") == [True, False]
+    page.page.remove_listener("dialog", refuse)
+    page.page.once("dialog", lambda dialog: dialog.accept())
+    page.open(images / "shapes.jpg")
+    assert not page.page.evaluate("tritonSam.video.isOpen")
 
 
 def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(page, running, drawing):
@@ -289,6 +318,7 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
     page.click(*clip.START)
     segmented(page)
     video = page.page.evaluate("tritonSam.video.info.id")
+    page.page.once("dialog", lambda dialog: dialog.accept())
     page.open(images / "shapes.jpg")
     wait_until(lambda: page.page.is_hidden("#timeline"))
     assert page.page.is_visible("#edit")

@@ -5,8 +5,9 @@ import json
 import zipfile
 
 import pytest
+from PIL import Image
 from support.conditions import wait_until
-from support.running_browser import open_page
+from support.running_browser import drag, edited, open_page
 
 FACTS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"
 CHOICES = "[document.querySelector('[data-multi=\"1\"]').ariaChecked, document.getElementById('cleanup').checked]"
@@ -143,6 +144,46 @@ def test_downloads_stay_and_wait_for_the_mask_of_the_newest_click(shapes):
         shapes.page.evaluate("letGo()")
     [annotation] = json.loads(waiting.value.path().read_text())["annotations"]
     assert annotation["area"] > 1000
+
+
+def test_edits_and_downloads_of_an_image_that_the_service_has_dropped(two_objects, service):
+    def drop():
+        assert service.http.delete(f"/v1/images/{page.page.evaluate('tritonSam.image.id')}").status_code == 204
+
+    page = two_objects
+    page.page.evaluate("tritonSam.actions.label(1, 'red\\tblob')")  # pasted from a spreadsheet
+    page.page.keyboard.press("p")
+    drop()
+    drag(page, (100, 560), (300, 560))
+    edited(page, 1)
+    # Without previews, for example while the WebSocket is refused, the first object has no mask on the page.
+    page.page.evaluate("tritonSam.live.click = () => Promise.reject({ status: 503 }); tritonSam.masks.reset()")
+    drop()
+    coco = json.loads(page.download("#save-coco")[1])
+    assert [each["name"] for each in coco["annotations"]] == ["Object 1", "Object 2"]
+    assert [each["name"] for each in coco["categories"]] == ["red blob", "Object 2"]
+    page.refused(404)
+
+
+def test_objects_of_a_file_do_not_replace_a_change_of_the_same_moment(page, images, tmp_path):
+    names = ("coffee.jpg", "shapes.jpg")
+    page.page.set_input_files("#file", [images / name for name in reversed(names)])
+    page.opened("shapes.jpg")
+    coco = {"images": [], "annotations": [], "categories": []}
+    for number, name in enumerate(names):
+        with Image.open(images / name) as picture:
+            size = {"width": picture.width, "height": picture.height}
+        coco["images"].append({"id": number, "file_name": name, **size})
+        polygon = {"category_id": 1, "segmentation": [[9, 9, 90, 9, 9, 90]]}
+        coco["annotations"].append({"image_id": number, **polygon})
+    file = tmp_path / "coco.json"
+    file.write_text(json.dumps(coco))
+    page.page.evaluate(SLOW_DECODER)
+    page.page.set_input_files("#file", file)
+    page.wait("Boolean(globalThis.decode)")  # for the size of the first image, which was never opened
+    page.page.evaluate("tritonSam.change(() => tritonSam.scene.begin()); void decode()")
+    page.wait("tritonSam.pictures.shelf.drawn.length === 2")
+    assert page.objects() == 2
 
 
 @pytest.mark.slow

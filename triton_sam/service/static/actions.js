@@ -3,7 +3,7 @@
 import { keep } from "./choices.js";
 import { $, check } from "./dom.js";
 import { HandTools } from "./hand-tools.js";
-import { isBlank } from "./scene.js";
+import { isBlank, lineOf } from "./scene.js";
 
 export function actionsOf(page) {
   const { video, everything, words, stage, settings, pictures, edits } = page;
@@ -17,12 +17,12 @@ export function actionsOf(page) {
     },
     rename(id, name) {
       const object = objectOf(id);
-      if (object && name.trim()) page.change(() => (object.name = name.trim()));
+      if (object && name.trim()) page.change(() => (object.name = lineOf(name.trim())));
       else page.show();
     },
     label(id, label) {
       const object = objectOf(id);
-      if (object) page.change(() => (object.label = label.trim()));
+      if (object) page.change(() => (object.label = lineOf(label.trim())));
     },
     toggle(id) {
       const object = objectOf(id);

@@ -56,7 +56,7 @@ page.mode = page.images;
 page.live = new Live({
   status: serviceChanged,
   masks: (message, time) => page.preview.show(message, time),
-  hoverError: ({ code }) => code === "unknown_image" && void page.pictures.reupload(),
+  hoverError: ({ code }) => code === "unknown_image" && page.pictures.isSent && void page.pictures.reupload(),
   lost: () => down("offline", "The service does not answer. Trying again …"),
   refused: () => down("refused", "The service has too many open pages, or refuses this client. Trying again in a minute …"),
   outdated: () => down("reload", "The service has another version than this page: reload the page."),
@@ -105,6 +105,7 @@ function show() {
 function begin(mode) {
   page.mode = mode;
   page.preview.end();
+  for (const part of [page.stage, page.cursor, page.handTools]) part.abort(); // what has begun belongs to the image before
   document.body.dataset.mode = mode === page.video ? "video" : "image";
   $("stage").classList.remove("is-empty");
   reveal({ empty: false });

@@ -69,6 +69,9 @@ export function connectControls(page) {
   const changed = {
     cleanup: () => choose("cleanup", $("cleanup").checked),
     model() {
+      const { isOpen, masks, info } = page.video;
+      const isKept = isOpen && masks.hasTracked && !confirm(`Change the model and lose the tracked masks of ${info.name}?`);
+      if (isKept) return void ($("model").value = settings.model);
       settings.model = $("model").value;
       keep(settings);
       page.preview.end();
@@ -96,7 +99,7 @@ export function connectControls(page) {
   each("#save-overlay", saving(() => saveOverlay(page.image, stage.picture, page.masks, settings.opacity)));
   each("#save-coco", saving(() => saveCoco(page.image, page.masks, settings)));
   each("[data-save]", saving((button) => saveVideo(page.video.info, button.dataset.save)));
-  each("#export", saving(() => saveDataSet(pictures.shelf, page.images.masks, settings.model, $("export-format").value)));
+  each("#export", saving(() => saveDataSet(pictures.shelf, page.images.masks, $("export-format").value)));
 
   addEventListener("dragover", (event) => {
     event.preventDefault();

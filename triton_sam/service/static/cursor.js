@@ -33,6 +33,11 @@ export class Cursor {
     return true;
   }
 
+  /** Discard the first corner of a box. */
+  abort() {
+    this.corner = null;
+  }
+
   /** End the cursor if the chosen tool has none, because the tool uses the arrow keys. */
   follow() {
     if (!TOOLS.includes(this.#page.stage.tool) && !this.#page.handTools.polygon.isOn) this.end();

@@ -32,6 +32,12 @@ export class HandTools {
     return ["brush", "erase", "polygon", "cut-polygon"].includes(name);
   }
 
+  /** Discard a stroke, because its image is no longer open. */
+  abort() {
+    this.#brush.abort();
+    if (!this.tool) this.#first = null; // no tool handles the end of the stroke
+  }
+
   paint(context, unit) {
     this.tool?.paint(context, unit);
   }

@@ -72,9 +72,14 @@ export class Masks {
     return this.#scene.objects.filter((object) => this.hasMask(object));
   }
 
-  /** Visible objects with a mask, which downloads contain. */
+  /** Visible objects with a mask. */
   get shown() {
     return this.finished.filter((object) => object.visible);
+  }
+
+  /** Objects in downloads: visible ones that have a mask, or whose mask the service computes. */
+  get drawn() {
+    return this.#scene.objects.filter((object) => object.visible && (hasPrompt(object) || this.hasMask(object)));
   }
 
   /** Options of mask requests. */

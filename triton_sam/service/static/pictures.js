@@ -39,12 +39,13 @@ export class Pictures {
   /** Open a video, a project, or images (showing the first); COCO files add objects to open images. */
   async open(files) {
     const [first, ...others] = files.filter((file) => !isCoco(file));
-    if (first) await this.#openFiles(first, others);
+    if (first && this.#mayCloseVideo()) await this.#openFiles(first, others);
     for (const file of files.filter(isCoco)) await this.#import(file);
   }
 
   /** Open an image at a URL, which the service fetches. */
   async openUrl(url) {
+    if (!this.#mayCloseVideo()) return;
     let file = null;
     const name = nameOf(url);
     const problem = await this.#opens("Fetching the image …", name, async (_, signal) => {
@@ -59,12 +60,23 @@ export class Pictures {
     if (/\.zip$/i.test(first.name)) return this.#openProject(first);
     if (!others.length) return this.#openFile(first);
     const entries = await this.shelf.add([first, ...others].filter(isImage));
-    if (entries.length) await this.openEntry(entries[0]);
+    if (entries.length) await this.#openEntry(entries[0]);
     else this.#page.warn("None of these files is an image.");
   }
 
-  /** Open an image of the shelf. A previously open one is shown at once, and sent to the service afterwards. */
+  /** Open an image of the shelf. */
   async openEntry(entry) {
+    if (this.#mayCloseVideo()) await this.#openEntry(entry);
+  }
+
+  /** Whether the user agrees to lose the objects of the open video, which the page does not store. */
+  #mayCloseVideo() {
+    const { info, scene } = this.#page.video;
+    return !info || !scene.objects.length || confirm(`Close ${info.name} and lose its objects and masks?`);
+  }
+
+  /** Open an image of the shelf. A previously open one is shown at once, and sent to the service afterwards. */
+  async #openEntry(entry) {
     let file = null;
     const problem = await this.#opens("Opening the image …", entry.name, async (isCurrent) => {
       file = await this.shelf.fileOf(entry);
@@ -114,7 +126,7 @@ export class Pictures {
   async #openProject(file) {
     try {
       const entries = await this.shelf.load(file);
-      if (entries.length) await this.openEntry(entries[0]);
+      if (entries.length) await this.#openEntry(entries[0]);
     } catch (problem) {
       this.#page.warn(`${file.name}: ${problem.message}`);
     }
@@ -157,6 +169,7 @@ export class Pictures {
     const [kind, text] = this.image ? ["image", ENCODING] : ["video", OPENING];
     const heard = (part) => this.#opening === mine && sending(kind, part, text);
     let isDone = false;
+    this.#sentFor = null;
     busy(text);
     try {
       if (video.isOpen) {

@@ -123,6 +123,11 @@ export async function frame(id, index, width, signal) {
   return (await call(`/v1/videos/${id}/frames/${index}?width=${width}`, { signal })).blob();
 }
 
+/** Tell the service that a video is in use, because it removes unused ones. */
+export async function use(id) {
+  await call(`/v1/videos/${id}`);
+}
+
 export async function prompt(id, body) {
   return (await post(`/v1/videos/${id}/prompts`, body)).json();
 }

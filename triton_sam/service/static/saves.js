@@ -32,16 +32,18 @@ export async function cutout(image, picture, object, masks) {
 
 /** Save all objects as COCO annotations with compressed RLE and one category for each label. */
 export async function saveCoco(image, masks, settings) {
-  const names = [...new Set(masks.shown.map(classOf))];
-  const annotations = [];
+  const [names, annotations] = [[], []];
   for await (const { object, mask } of fullMasks(image, masks)) {
+    if (!mask.area) continue; // readers of COCO files reject empty masks
+    const name = classOf(object);
+    if (!names.includes(name)) names.push(name);
     annotations.push({
       id: annotations.length + 1,
       image_id: 1,
-      category_id: names.indexOf(classOf(object)) + 1,
+      category_id: names.indexOf(name) + 1,
       segmentation: mask.rle,
       area: mask.area,
-      bbox: mask.bbox ?? [0, 0, 0, 0],
+      bbox: mask.bbox,
       iscrowd: 0,
       score: mask.score,
       name: object.name,
@@ -62,12 +64,13 @@ export async function saveVideo(video, format) {
 }
 
 /** Save all images' visible objects as ZIP in a format of the service. Return what is missing. */
-export async function saveDataSet(shelf, masks, model, format) {
+export async function saveDataSet(shelf, masks, format) {
   const [lines, taken] = [[], new Set()];
   for (const { entry, objects, found } of shelf.drawn) {
     const image = { name: fresh(entry.name, taken), width: entry.width, height: entry.height, objects: [] };
     for (const object of objects) {
-      const mask = (!hasPrompt(object) && found.get(object.found)) || (await known(shelf, entry, object, masks, model));
+      const file = () => shelf.fileOf(entry);
+      const mask = (!hasPrompt(object) && found.get(object.found)) || (await exactMask(entry.id, file, object, masks, "rle"));
       image.objects.push({ label: classOf(object), name: object.name, score: mask.score, rle: mask.rle });
     }
     lines.push(JSON.stringify(image));
@@ -98,36 +101,30 @@ export function save(blob, name) {
 
 /** Return an object's mask on the open image, in a format of the service: {rle or png, area, bbox, score}. */
 export async function fullMask(image, object, masks, format) {
-  return masks.resultOf(object)?.found ?? exactMask(image.id, object, masks.optionsOf(object), format);
+  return masks.resultOf(object)?.found ?? exactMask(image.id, () => image.file, object, masks, format);
 }
 
 /** Yield each visible object with its mask. */
 async function* fullMasks(image, masks) {
-  const shown = masks.shown.map((object) => ({ object, found: masks.resultOf(object).found })); // before another image opens
-  for (const { object, found } of shown) {
-    yield { object, mask: found ?? (await exactMask(image.id, object, masks.optionsOf(object), "rle")) };
+  const drawn = masks.drawn.map((object) => ({ object, found: masks.resultOf(object)?.found })); // before another image opens
+  for (const { object, found } of drawn) {
+    yield { object, mask: found ?? (await exactMask(image.id, () => image.file, object, masks, "rle")) };
   }
 }
 
-/** Return the mask of a prompt on any image that the service has. */
-async function exactMask(id, object, options, format) {
+/** Return the mask of a prompt on any image; its ``file()`` is sent again if the service has dropped the image. */
+async function exactMask(id, file, object, masks, format) {
+  const options = masks.optionsOf(object);
   const prompt = promptOf(object);
   if (!prompt.box) delete prompt.box;
-  const { masks } = await rest.segment(id, { ...prompt, ...options, format });
-  const best = masks.reduce((best, mask) => (mask.score > best.score ? mask : best));
-  return masks[object.choice] ?? best;
-}
-
-/** Return a mask; send the image again if the service has dropped it. */
-async function known(shelf, entry, object, masks, model) {
-  const ask = () => exactMask(entry.id, object, masks.optionsOf(object), "rle");
-  try {
-    return await ask();
-  } catch (problem) {
+  const ask = () => rest.segment(id, { ...prompt, ...options, format });
+  const answer = await ask().catch(async (problem) => {
     if (problem.code !== "unknown_image") throw problem;
-    await rest.upload("image", await shelf.fileOf(entry), model);
+    ({ id } = await rest.upload("image", await file(), options.model));
     return ask();
-  }
+  });
+  const best = answer.masks.reduce((best, mask) => (mask.score > best.score ? mask : best));
+  return answer.masks[object.choice] ?? best;
 }
 
 /** Return a name that the service accepts, with a unique part before the suffix: formats name their files after it. */

@@ -74,6 +74,7 @@ export class Shelf {
 
   /** Write the shown image's objects before the page replaces them by another image's or a video's. */
   leave() {
+    if (document.activeElement.matches("#objects input")) document.activeElement.blur(); // stores a name that is being typed
     this.note();
     this.#current = null;
     this.#update();
@@ -136,7 +137,6 @@ export class Shelf {
   async importCoco(file) {
     const images = readCoco(await file.text()).map(([path, objects]) => ({ path, name: path.split("/").at(-1), objects }));
     const [paths, names] = [countsOf(images.map(({ path }) => path)), countsOf(images.map(({ name }) => name))];
-    this.note();
     const [missing, unclear, other] = [[], [], []];
     for (const { path, name, objects } of images) {
       const named = this.#entries.filter((each) => each.name === name);
@@ -164,6 +164,7 @@ export class Shelf {
   }
 
   async #take(entry, objects) {
+    this.note();
     entry.state = withObjects(entry.state, objects);
     this.#showAgain(entry);
     await this.#library.save(entry);

@@ -32,6 +32,7 @@ export class Video {
   #newest = 0; // the last tracked frame
   #tracked = null; // resolves when tracking has ended
   #isStopping = false;
+  #used = 0; // when the service was last told that the video is in use
 
   constructor(page) {
     this.#page = page;
@@ -232,6 +233,7 @@ export class Video {
   async #showFrame(frame) {
     const frames = this.#frames;
     this.#wanted = frame;
+    this.#use();
     this.show();
     try {
       const picture = await frames.get(frame);
@@ -242,6 +244,14 @@ export class Video {
     } catch (problem) {
       if (frames === this.#frames) this.#fail(problem);
     }
+  }
+
+  /** Tell the service now and then that the video is in use: its frames may come from the browser's cache. */
+  #use() {
+    const now = performance.now();
+    if (now - this.#used < 250 * this.info.expires_in) return; // ms: a quarter of its time
+    this.#used = now;
+    void rest.use(this.info.id).catch(() => {}); // the next click reports the problem
   }
 
   async #play() {

@@ -11,6 +11,7 @@ const END = 0x06054b50;
 const UTF8 = 0x0800;
 const YEAR_1980 = 0x0021; // the format's first date; the files need no date
 const STORED = 0;
+const HEAD = 30; // bytes before the name of a file
 
 /** Return a ZIP as Blob. ``files``: [{name, content}] with content as Blob, bytes, or text. */
 export async function zip(files) {
@@ -36,20 +37,22 @@ export async function zip(files) {
 
 /** Return the files of a ZIP that zip() wrote, as Map of name -> Blob. Any other ZIP is an error. */
 export async function unzip(blob) {
-  const view = new DataView(await blob.arrayBuffer());
+  const part = (start, length) => blob.slice(start, start + length).arrayBuffer(); // a browser reads at most 2 GB at once
   const files = new Map();
   let at = 0;
-  while (at + 30 <= view.byteLength && view.getUint32(at, true) === LOCAL) {
-    const [length, title] = [view.getUint32(at + 18, true), view.getUint16(at + 26, true)];
-    const start = at + 30 + title + view.getUint16(at + 28, true);
-    if (start > view.byteLength) break;
-    const content = new Uint8Array(view.buffer, start, Math.min(length, view.byteLength - start));
-    const isWhole = content.length === length && checksum(content) === view.getUint32(at + 14, true);
-    if (view.getUint16(at + 8, true) !== STORED || !isWhole) throw new Error("the file is damaged, or another program packed it");
-    files.set(new TextDecoder().decode(new Uint8Array(view.buffer, at + 30, title)), new Blob([content]));
+  for (;;) {
+    const head = new DataView(await part(at, HEAD));
+    if (head.byteLength < HEAD || head.getUint32(0, true) !== LOCAL) break;
+    const [length, title] = [head.getUint32(18, true), head.getUint16(26, true)];
+    const start = at + HEAD + title + head.getUint16(28, true);
+    const content = new Uint8Array(await part(start, length));
+    const isWhole = content.length === length && checksum(content) === head.getUint32(14, true);
+    if (head.getUint16(8, true) !== STORED || !isWhole) throw new Error("the file is damaged, or another program packed it");
+    files.set(new TextDecoder().decode(await part(at + HEAD, title)), new Blob([content]));
     at = start + length;
   }
-  if (at + 4 > view.byteLength || view.getUint32(at, true) !== CENTRAL) throw new Error("not a ZIP file, or incomplete");
+  const next = new DataView(await part(at, 4));
+  if (next.byteLength < 4 || next.getUint32(0, true) !== CENTRAL) throw new Error("not a ZIP file, or incomplete");
   return files;
 }
 

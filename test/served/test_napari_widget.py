@@ -246,6 +246,22 @@ def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatc
     assert all((ring[:, 1] > 1900).all() for ring in shapes.data)
 
 
+def test_the_button_that_closes_the_panel_ends_its_session_and_job(open_layer, photo):
+    from qtpy.QtWidgets import QDockWidget
+
+    user = open_layer(photo)
+    dock = QDockWidget()
+    dock.setWidget(user.widget)
+    user.widget._job(lambda *_: None)
+    user.panel.connect_button.click()
+    user.wait(lambda: "Choose a layer" in user.panel.status.text())
+    assert user.panel.cancel.isEnabled()
+    user.widget.setParent(None)  # as napari does
+    assert user.widget.requests is None
+    assert [each.name for each in user.viewer.layers] == ["image"]
+    assert (user.panel.progress.maximum(), user.panel.cancel.isEnabled()) == (1, False)
+
+
 def square(place: int) -> Patch:
     return Patch(np.ones((5, 5), bool), place, place)
 

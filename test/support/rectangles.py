@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.everything.search import FoundMask, last_pixels
+from triton_sam.everything.search import FoundMask, last_pixels, packed
 
 
 def mask(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (20, 30)) -> np.ndarray:
@@ -25,4 +25,5 @@ def found_mask(
     left, top, right, bottom = crop = crop or (0, 0, mask.shape[1], mask.shape[0])
     part = mask[top:bottom, left:right]
     inside = point[0] - left, point[1] - top
-    return FoundMask(np.packbits(part), 0.9, 0.97, inside, last_pixels(part), crop, (mask.shape[1], mask.shape[0]))
+    box = last_pixels(part)
+    return FoundMask(packed(part, box), 0.9, 0.97, inside, box, crop, (mask.shape[1], mask.shape[0]))

@@ -20,7 +20,7 @@ from PIL import Image
 from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.search import Encode, Found, FoundMask, NextParts, Part, SearchProgress, search_in_parts, see
+from ..everything.search import Encode, Found, FoundMask, NextParts, Part, SearchProgress, packed, search_in_parts, see
 from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
@@ -183,7 +183,7 @@ def _read_mask(record: Mapping[str, Any]) -> FoundMask:
     x, y, across, down = record["bbox"]
     ((point_x, point_y),) = record["point_coords"]
     return FoundMask(
-        bits=np.packbits(mask[top : top + height, left : left + width]),
+        bits=packed(mask, (x, y, x + across, y + down)),
         score=record["predicted_iou"],
         stability=record["stability_score"],
         point=(point_x - left, point_y - top),

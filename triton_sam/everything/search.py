@@ -85,10 +85,10 @@ class FoundObject(Segment):
 
 @dataclass(frozen=True, eq=False)
 class FoundMask:
-    """One object, stored in an eighth of the memory of its mask.
+    """One object, stored in an eighth of the memory of the part of its mask inside its box.
 
     Args:
-        bits: the mask in the crop, row by row, 8 pixels in a byte.
+        bits: the mask in the box, see packed().
         point: x, y of the click in pixels of the crop.
         box: the first and the last column and row in pixels of the crop.
     """
@@ -109,12 +109,21 @@ class FoundMask:
 
     def segment(self, number: int = 0) -> FoundObject:
         """Return the object with its mask bool (H,W) at the size of the image; ``number`` is its index, from 0."""
-        left, top, right, bottom = self.crop
-        shape = bottom - top, right - left
+        left, top = self.crop[:2]
         mask = np.zeros(self.size[::-1], np.bool_)
-        mask[top:bottom, left:right] = np.unpackbits(self.bits, count=math.prod(shape)).reshape(shape)
+        part = mask[_inside(self.placed_box)]
+        part[...] = np.unpackbits(self.bits, count=part.size).reshape(part.shape)
         point = (self.point[0] + left, self.point[1] + top)
         return FoundObject(mask, self.score, None, number, 0, self.stability, point, self.crop)
+
+
+def packed(mask: BoolArray, box: Box) -> npt.NDArray[np.uint8]:
+    """Return the pixels from the first to the last column and row, row by row, 8 pixels in a byte."""
+    return np.packbits(mask[_inside(box)])
+
+
+def _inside(box: Box) -> tuple[slice, slice]:
+    return slice(box[1], box[3] + 1), slice(box[0], box[2] + 1)
 
 
 @dataclass(frozen=True)
@@ -203,7 +212,7 @@ def _consider(
     if is_cut_off(box, part.crop, part.whole):
         seen.dropped["the edge of a crop"] += 1
         return
-    seen.masks.append(FoundMask(np.packbits(mask), score, stability, point, box, part.crop, part.whole))
+    seen.masks.append(FoundMask(packed(mask, box), score, stability, point, box, part.crop, part.whole))
 
 
 POINTS_PER_REQUEST = 8
@@ -345,7 +354,8 @@ def _with_mask(found: FoundMask, mask: BoolArray) -> FoundMask:
     """Return a copy of an object with another mask (H,W) in its crop."""
     left, top, right, bottom = found.crop
     part = mask[top:bottom, left:right]
-    return dataclasses.replace(found, bits=np.packbits(part), box=last_pixels(part))
+    box = last_pixels(part)
+    return dataclasses.replace(found, bits=packed(part, box), box=box)
 
 
 def _area(box: Box) -> int:

@@ -10,7 +10,7 @@ from support.rectangles import found_mask
 from triton_sam import Cleanup
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything.parameters import Parameters, parameters_of
-from triton_sam.everything.search import Found, FoundMask, Part, search_in_parts, see
+from triton_sam.everything.search import Found, FoundMask, Part, packed, search_in_parts, see
 from triton_sam.families import get_family
 
 FAMILY = get_family("sam2")
@@ -52,6 +52,7 @@ def test_each_point_is_asked_for_once():
     assert [mask.point for mask in seen.masks] == [(10, 20)] * 3 + [(30, 40)] * 3
     assert [mask.score for mask in seen.masks] == pytest.approx([0.5, 0.58, 0.66, 0.74, 0.82, 0.9])
     assert {(mask.box, mask.crop, mask.size) for mask in seen.masks} == {((24, 24, 39, 39), CROP, WHOLE)}
+    assert {mask.bits.nbytes for mask in seen.masks} == {16 * 16 // 8}  # a search keeps a thousand
 
 
 def test_refined_masks_are_counted_beside_the_first_ones():
@@ -95,7 +96,8 @@ def test_the_clean_up_knows_the_point_of_a_mask():
 def test_a_found_mask_becomes_an_object_in_the_image():
     bits = np.zeros((64, 64), np.bool_)
     bits[20:30, 5:15] = True
-    found = FoundMask(np.packbits(bits), 0.75, 0.5, (7.0, 22.0), (5, 20, 14, 29), CROP, WHOLE)
+    box = (5, 20, 14, 29)
+    found = FoundMask(packed(bits, box), 0.75, 0.5, (7.0, 22.0), box, CROP, WHOLE)
     assert found.placed_box == (45, 30, 54, 39)
     segment = found.segment()
     assert segment.box == (45, 30, 55, 40)

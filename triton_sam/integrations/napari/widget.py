@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from napari.layers import Image
-from qtpy.QtCore import Signal
+from qtpy.QtCore import QEvent, Signal
 from qtpy.QtWidgets import QScrollArea, QVBoxLayout, QWidget
 
 from ...errors import SamError
@@ -42,6 +42,7 @@ class SegmentWidget(QWidget):
         self._prompts: dict[Key, Prompt] = {}
         self._bind()
         self._list_images()
+        self._show_no_job()
         self._enable()
 
     def close_session(self) -> None:
@@ -53,6 +54,7 @@ class SegmentWidget(QWidget):
         if layers is not None:
             layers.remove()
         self._prompts = {}
+        self._show_no_job()
         self._enable()
 
     def showEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
@@ -64,6 +66,12 @@ class SegmentWidget(QWidget):
     def closeEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
         self.close_session()
         super().closeEvent(event)
+
+    def changeEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
+        """End the session if napari closes the panel: it takes the widget out of its dock, without a closeEvent."""
+        if event.type() == QEvent.Type.ParentChange and self.parent() is None:
+            self.close_session()
+        super().changeEvent(event)
 
     def _bind(self) -> None:
         panel = self.panel
@@ -162,7 +170,6 @@ class SegmentWidget(QWidget):
         self.panel.clicks.setEnabled(is_open)
         self.panel.jobs.setEnabled(is_open)
         self.panel.track.setEnabled(is_open and self.panel.axis.count() > 0)
-        self.panel.cancel.setEnabled(False)
 
     def _choose(self, _: Any = None) -> None:
         if self.layers is not None:
@@ -272,9 +279,12 @@ class SegmentWidget(QWidget):
         elif isinstance(event, Ended):
             self._say(event.text)
             if event.is_job:
-                self.panel.progress.setRange(0, 1)
-                self.panel.progress.reset()
-                self.panel.cancel.setEnabled(False)
+                self._show_no_job()
+
+    def _show_no_job(self) -> None:
+        self.panel.progress.setRange(0, 1)
+        self.panel.progress.reset()
+        self.panel.cancel.setEnabled(False)
 
     def _say(self, text: str) -> None:
         self.panel.status.setText(text)

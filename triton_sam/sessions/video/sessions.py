@@ -27,7 +27,7 @@ from ...families.tracking import Tracking
 from ...wire import video
 from ..messages import Tensors, check_pixels
 from ..tasks import SerialQueue
-from .memory import ObjectMemory, Output, Points, TrackedFrames, memory_dtype
+from .memory import ObjectMemory, Output, Points, TrackedFrames, check_room, drop_outputs, memory_dtype
 from .messages import VideoRequest
 from .tracker import Tracker
 
@@ -284,8 +284,13 @@ def _fill(tracker: Tracker, state: dict[str, Any], arrays: _Arrays) -> Size | No
         _check_parts(memory)
         objects[name] = memory
     arrays.end()
+    limits, table = tracker.limits, tracker.table
+    check_room({name: memory.prompts() for name, memory in objects.items()}, limits, table)
     tracker.objects = objects
     tracker.count()
+    frame = tracker.first_prompted or 0 if tracker.position is None else tracker.position[0]
+    is_stream = tracker.num_frames is None
+    tracker.kept_bytes = drop_outputs(objects.values(), frame, tracker.kept_bytes, is_stream, limits, table)
     size = state["frame_size"]
     return None if size is None else (_whole(size[0], 1), _whole(size[1], 1))
 

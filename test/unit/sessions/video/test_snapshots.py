@@ -101,6 +101,20 @@ def test_a_hostile_snapshot_with_a_right_hash_is_refused(video_sessions):
         refused(InputError, words, video_sessions.ask, "start_session", tensors={"snapshot": text(made)})
 
 
+def test_a_snapshot_takes_no_more_memory_than_a_session(video_sessions):
+    session = video_sessions.start(num_frames=40)
+    session.click(0)
+    session.track(range(40))
+    content = video_sessions.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
+    memory, logits, pointer = sizes(TABLE)
+    least = memory + logits + pointer + TABLE.memories * memory + TABLE.pointers * pointer
+    small, smaller = (Server(limits=Limits(session_bytes=each)) for each in (least, least - 1))
+    small.ask("start_session", tensors={"snapshot": text(content)})
+    (restored,) = small.model.sessions.by_id.values()
+    assert restored.tracker.kept_bytes <= least + memory + logits  # of the last frame
+    refused(PromptError, "session_bytes", smaller.ask, "start_session", tensors={"snapshot": text(content)})
+
+
 def test_memories_of_another_shape_and_dtype_survive():
     """EdgeTAM's memories are float32 tokens, whose shape does not depend on the image size."""
     table = get_family("edgetam").at(256).tracking

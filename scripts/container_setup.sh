@@ -71,15 +71,16 @@ if [[ ${FORCE:-0} != 1 ]] && is_done "$*"; then
     echo "container_setup.sh: $repository holds $* already"
     exit 0
 fi
-started=$(mktemp)
+started=$repository/.triton-sam-started # in the volume, whose file server may have another clock
 trap 'rm -f "$started"' EXIT
+: >"$started"
 sleep 0.1 # file times have a resolution of some milliseconds, so that new files are newer than $started
 if command -v triton-sam >/dev/null 2>&1; then
     triton-sam setup "$@"
 else
     "${PYTHON:-python3}" -m triton_sam setup "$@"
 fi
-written=$(cd -- "$repository" && find . -name '*.onnx' -newer "$started" | sort | tr '\n' '\t')
+written=$(cd -- "$repository" && find . -name '*.onnx' -newer "${started##*/}" | sort | tr '\n' '\t')
 # These files replace those of earlier setups, whose lines are therefore removed.
 kept=$done_before.new
 while IFS=$'\t' read -r arguments list; do

@@ -156,6 +156,15 @@ def test_nginx_asks_the_first_name_server_alone():
         assert subprocess.check_output(command, env=environment, text=True) == f"{first}\n"
 
 
+def test_a_proxy_of_the_containers_is_not_asked_for_other_containers():
+    """Docker puts `http_proxy` of its configuration into every container, and gRPC uses it for all hosts."""
+    (url,) = re.findall(r"--url grpc://([^:]+):", SERVICES["service"]["command"][0])
+    assert SERVICES["service"]["environment"]["no_grpc_proxy"] == url
+    source = yaml.safe_load((ROOT / "deploy/monitoring/grafana/provisioning/datasources/prometheus.yml").read_text())
+    (host,) = re.findall(r"//([^:]+):", source["datasources"][0]["url"])
+    assert SERVICES["grafana"]["environment"]["NO_PROXY"] == host
+
+
 def test_nobody_logs_in_to_grafana():
     """Its image creates the user admin with the password admin."""
     environment = SERVICES["grafana"]["environment"]
@@ -214,6 +223,8 @@ def test_a_setup_that_was_replaced_is_done_again(volume):
     """Two sizes have the same places. After base_plus and large, the volume holds large, so base_plus is not there."""
     folder = f"{volume.models}/${{2}}_encoder/2"
     volume.add("triton-sam", f'mkdir -p {folder} && echo "$3" > {folder}/model.onnx')
+    # The clock of the volume's file server is behind that of the container, which dates files elsewhere.
+    volume.add("mktemp", 'file=$(/usr/bin/mktemp "$@")\ntouch -d "+1 hour" "$file"\necho "$file"')
     for family, size, is_new in (
         ("sam2", "base_plus", True),
         ("sam1", "vit_b", True),

@@ -60,7 +60,7 @@ def test_resources_follow_family_and_size():
     assert mebi(shm["emptyDir"]["sizeLimit"]) == server["sharedMemory"] + server["sharedMemoryEach"] + 512
 
 
-def test_nodes_are_chosen_by_their_gpu():
+def test_nodes_are_chosen_by_their_gpu(tmp_path):
     def expressions(case: str) -> dict[str, list[str]]:
         affinity = pods(case)["sam-triton-sam"][1]["affinity"]["nodeAffinity"]
         (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -72,6 +72,15 @@ def test_nodes_are_chosen_by_their_gpu():
     assert expressions("families")["nvidia.com/gpu.memory"] == ["Gt", str(needed - 1)]
     assert "podAntiAffinity" in pods("s3")["sam-triton-sam"][1]["affinity"]
     assert "affinity" not in pods("minimal")["sam-triton-sam"][1]
+    # The user's terms are alternatives, so each of them gets the GPU.
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zones}}
+    values = {"gpu": {"products": ["NVIDIA-L4"]}, "affinity": {"nodeAffinity": required}}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    (server,) = (one for one in helm.template(tmp_path / "values.yaml") if one["kind"] == "Deployment")
+    (rule,) = server["spec"]["template"]["spec"]["affinity"]["nodeAffinity"].values()
+    product = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-L4"]}
+    assert rule["nodeSelectorTerms"] == [{"matchExpressions": [*zone["matchExpressions"], product]} for zone in zones]
     assert pods("openshift")["sam-triton-sam"][1]["runtimeClassName"] == "nvidia"
     assert pods("full")["sam-triton-sam"][1]["tolerations"][0]["key"] == "nvidia.com/gpu"
 

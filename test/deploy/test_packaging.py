@@ -177,6 +177,15 @@ def stage(name: str) -> str:
     return DOCKERFILE.partition(f" AS {name}\n")[2].partition("\nFROM ")[0]
 
 
+def test_workflows_install_what_every_run_of_the_tests_needs():
+    """The options in pyproject.toml are those of pytest-xdist, and test/conftest.py imports prometheus_client."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / ".github/workflows").glob("*.yml")))
+    installed = [set(words.split()) for words in re.findall("pip install (.*)", text.replace("\\\n", ""))]
+    chosen = [words for words in installed if "pytest" in words]  # elsewhere an extra brings them
+    assert len(chosen) == 2
+    assert all({"pytest-xdist", "prometheus-client"} <= words for words in chosen)
+
+
 def test_every_image_installs_the_versions_of_the_tests():
     for name in ("export", "service", "triton"):
         (install,) = re.findall(r"pip install (.*)", stage(name))

@@ -113,7 +113,7 @@ limits:
 {{- end -}}
 {{- end -}}
 
-{{/* Affinity to nodes with the right GPU, merged with that of the user. */}}
+{{/* Affinity to nodes with the right GPU, also in each term of the user, because the terms are alternatives. */}}
 {{- define "triton-sam.affinity" -}}
 {{- $wanted := list -}}
 {{- if and .Values.gpu.enabled .Values.gpu.products -}}
@@ -125,8 +125,12 @@ limits:
 {{- end -}}
 {{- $affinity := deepCopy .Values.affinity -}}
 {{- if $wanted -}}
-{{- $terms := dict "nodeSelectorTerms" (list (dict "matchExpressions" $wanted)) -}}
-{{- $affinity = mergeOverwrite (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $terms)) $affinity -}}
+{{- $terms := list -}}
+{{- range dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list dict) $affinity -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" (concat (default list .matchExpressions) $wanted)) .) -}}
+{{- end -}}
+{{- $required := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $affinity = mergeOverwrite $affinity (dict "nodeAffinity" $required) -}}
 {{- end -}}
 {{- if $affinity }}{{ toYaml $affinity }}{{ end -}}
 {{- end -}}

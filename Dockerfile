@@ -37,7 +37,8 @@ FROM python:${PYTHON_TAG} AS service
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 WORKDIR /opt/triton-sam
 COPY . .
-RUN pip install --constraint constraints.txt ".[service,video]" \
+# It also runs the jobs of `triton-sam annotate`, which may read images from URLs and S3.
+RUN pip install --constraint constraints.txt ".[service,video,remote]" s3fs \
     && useradd --uid 1000 --create-home sam \
     && install --directory --owner=1000 --group=1000 /uploads
 USER 1000:1000

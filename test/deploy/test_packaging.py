@@ -190,6 +190,7 @@ def test_every_image_installs_the_versions_of_the_tests():
     for name in ("export", "service", "triton"):
         (install,) = re.findall(r"pip install (.*)", stage(name))
         assert install.startswith("--constraint "), name
+    assert '".[service,video,remote]" s3fs' in stage("service")  # the jobs of annotate
     assert '--extra-index-url "$TORCH_INDEX"' in stage("export")  # PyTorch without CUDA
     assert re.search(r"(?m)^ARG TORCH_INDEX=https://\S+/cpu$", stage("export"))
 

@@ -80,8 +80,9 @@ INDEX_NAME = f"{SINGLE_NAME}.index.json"
 MAX_INDEX = 100_000_000
 """Maximum size of the list of shards, in bytes."""
 
-_LAYOUTS = {"model": "", "model_state": "sam.", "state_dict": ""}
-"""The keys of the state dict in Meta's, torch_em's and Lightning's checkpoints, and the prefixes of its names."""
+_LAYOUTS = {"model": "", "model_state": "sam.", "model_state_dict": "", "state_dict": ""}
+"""The keys of the state dict in checkpoints of Meta, torch_em, PyTorch's tutorial and Lightning, with the prefixes of
+its names."""
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "sam.")
 """Prefixes of all names that DistributedDataParallel, torch.compile() and training programs add."""
@@ -109,8 +110,8 @@ def open_checkpoint(
     """Open a checkpoint and describe its tensors, which are read one by one when they are needed.
 
     The content of a file determines its format, not its suffix: torch.save() since PyTorch 1.6, or safetensors. The
-    former contains a state dict, either bare, as ``{"model": state dict}``, as Lightning's ``{"state_dict": ...}``, or
-    in micro-sam's layouts: ``{"model_state": state dict}``, whose names may begin with ``sam.``, with or without
+    former contains a state dict, either bare, under the key ``model``, ``model_state_dict`` or ``state_dict``, or in
+    micro-sam's layouts: ``{"model_state": state dict}``, whose names may begin with ``sam.``, with or without
     ``decoder_state``. Prefixes that training programs add to all names are removed. A folder in
     transformers' layout has model.safetensors, or model.safetensors.index.json and its shards. No code in a file is
     executed.

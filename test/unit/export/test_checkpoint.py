@@ -85,7 +85,7 @@ def test_what_micro_sam_saves(tmp_path: Path, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.module.", "model.sam."])
-@pytest.mark.parametrize("key", ["", "model", "state_dict"])
+@pytest.mark.parametrize("key", ["", "model", "model_state_dict", "state_dict"])
 def test_prefixes_that_trainings_add_to_all_names(tmp_path: Path, prefix: str, key: str) -> None:
     state = example()
     prefixed = {f"{prefix}{name}": tensor for name, tensor in state.items()}

@@ -17,7 +17,7 @@
 {{- fail (printf "modelStore.type %s needs modelStore.bucket.path, such as my-bucket/models" $v.modelStore.type) -}}
 {{- end -}}
 {{- if and $several (eq $v.modelStore.type "pvc") (not $v.modelStore.pvc.existingClaim) (not (has "ReadWriteMany" $v.modelStore.pvc.accessModes)) -}}
-{{- fail "several pods need a volume for all: set modelStore.pvc.accessModes to [ReadWriteMany], or keep the models in a bucket" -}}
+{{- fail "several pods need a volume for all: set modelStore.pvc.accessModes to [ReadWriteMany] (Kubernetes never changes an existing claim: then name another one as modelStore.pvc.existingClaim), or keep the models in a bucket" -}}
 {{- end -}}
 {{- if and $several (eq $v.engineCache.type "pvc") (not $v.engineCache.existingClaim) (not (has "ReadWriteMany" $v.engineCache.accessModes)) -}}
 {{- fail "several pods need an engine cache for all: set engineCache.accessModes to [ReadWriteMany], or engineCache.type to emptyDir" -}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from .._common.files import atomic_path
 from ..errors import ConfigurationError
 from ..families import FAMILIES, get_family, tracking_families
 from ..masks.polygons import Trace, main_polygons, trace_polygons
-from ..masks.segment import Segment
 from ..repository.config import DECODER_IN_SESSION_VARIABLE
 from ..repository.folder import default_repository, writable_repository
 
@@ -246,8 +245,7 @@ def say(args: argparse.Namespace, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def say_left_out(args: argparse.Namespace, path: Path | str, segments: Iterable[Segment]) -> None:
+def say_left_out(args: argparse.Namespace, path: Path | str, count: int) -> None:
     """Print how many empty masks were left out of a file."""
-    count = sum(segment.box is None for segment in segments)
     if count:
         say(args, f"{path}: {count} empty mask{'s are' if count > 1 else ' is'} left out")

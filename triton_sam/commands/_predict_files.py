@@ -200,19 +200,27 @@ def check_targets(masks: Sequence[Path], drawn: Sequence[Path], images: Iterable
         taken.add(path.resolve())
 
 
-def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Segment]]]) -> list[Path]:
-    """Write the masks of all images and return the paths; standard output has no path."""
+def contents(
+    out: str, form: FileFormat | None, sources: Sequence[Source], found: Iterable[tuple[Source, Sequence[Segment]]]
+) -> list[tuple[Path, bytes]]:
+    """Return the files of the masks of all images; none without a format."""
+    if form is not None and form.several:
+        return [(Path(out), coco_of(sources, found))]
     files: list[tuple[Path, bytes]] = []
-    if form.several:
-        files.append((Path(out), coco_of([source for source, _ in found], found)))
-    else:
-        for source, masks in found:
-            path = target(out, source.stem, len(found) > 1)
-            if form.each is not None:
-                contents = [form.each(source, segment) for segment in masks]
-                files += zip(numbered(path, len(masks)), contents, strict=True)
-            elif form.whole is not None:
-                files.append((path, form.whole(source, masks)))
+    for source, masks in found:
+        if form is None:
+            continue
+        path = target(out, source.stem, len(sources) > 1)
+        if form.each is not None:
+            encoded = [form.each(source, segment) for segment in masks]
+            files += zip(numbered(path, len(masks)), encoded, strict=True)
+        elif form.whole is not None:
+            files.append((path, form.whole(source, masks)))
+    return files
+
+
+def write(out: str, files: Sequence[tuple[Path, bytes]]) -> list[Path]:
+    """Write files and return their paths; standard output has no path."""
     if out == STREAM:
         sys.stdout.buffer.write(files[0][1])
         return []

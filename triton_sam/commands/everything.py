@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     for source in sources:
         open_image(source.content)  # before a server starts, so that a wrong path is reported immediately
     lines: list[str] = []
-    empty: list[FoundObject] = []
+    empty: list[int] = []
     with ends_by_interrupt(), _server.connected(args) as client:
 
         def searched() -> Iterator[tuple[Source, Sequence[FoundObject]]]:
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             for source in sources:
                 segments = _segment(args, client, source, parameters, len(sources) > 1)
                 lines.extend(_lines(source, segments))
-                empty.extend(each for each in segments if each.box is None)
+                empty.append(sum(each.box is None for each in segments))
                 yield source, segments
 
         found = searched()
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.coco:
         atomic_write(args.coco, document)
         _options.say(args, f"wrote {args.coco}")
-        _options.say_left_out(args, args.coco, empty)
+        _options.say_left_out(args, args.coco, sum(empty))
     return 0
 
 

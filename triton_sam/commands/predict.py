@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,39 +104,40 @@ def run(args: argparse.Namespace) -> int:
     if words:
         check_words(asked, sources)
     _check_files(args, sources, objects, form)
+    counts: list[int] = []
+    lines: list[str] = []
+    drawn: list[Path] = []
+    empty: list[int] = []
     with ends_by_interrupt(), _server.connected(args) as client:
-        with _progress.bar(args, total=len(sources), unit="image", leave=False, in_logs=False) as shown:
-            answers = []
-            for each in sources:
-                answers.append(_find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup))
-                shown.update()
+
+        def chosen() -> Iterator[tuple[Source, Sequence[Segment]]]:
+            """Segment one image after the other, because the masks of many may not fit into memory."""
+            with _progress.bar(args, total=len(sources), unit="image", leave=False, in_logs=False) as shown:
+                for each in sources:
+                    answer = _find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup)
+                    segments = answer.segments if words or args.all_candidates else best_of(answer.segments)
+                    counts.append(len(segments))
+                    lines.extend(_lines(args, answer, segments, len(sources) > 1))
+                    drawn.extend(_draw_and_keep(args, each, segments, prompt, len(sources) > 1))
+                    empty.append(sum(segment.box is None for segment in segments))
+                    shown.update()
+                    yield each, segments
+
+        files = _predict_files.contents(args.out, form, sources, chosen())
         if not args.json:
             _server.say_if_demo_model(args, client)
-    whole = words or args.all_candidates
-    chosen = [(each.source, each.segments if whole else best_of(each.segments)) for each in answers]
     if words:  # the number of files is known from here on
-        _check_files(args, sources, [len(segments) for _, segments in chosen], form)
-    written = [] if form is None else _predict_files.write(args.out, form, chosen)
-    for source, segments in chosen:
-        written += _draw_and_keep(args, source, segments, prompt, len(sources) > 1)
-    _print(args, answers, chosen)
+        _check_files(args, sources, counts, form)
+    written = [*_predict_files.write(args.out, files), *drawn]
+    if args.json or args.out != STREAM:
+        print("".join(f"{line}\n" for line in lines), end="")
     for path in written:
         _options.say(args, f"wrote {path}")
     if form is not None and form.leaves_out_empty:
-        _options.say_left_out(args, args.out, (each for _, segments in chosen for each in segments))
+        _options.say_left_out(args, args.out, sum(empty))
     if not (args.out or args.overlay or args.logits or args.json):
         _options.say(args, "write the masks with --out mask.png, --overlay overlay.png, or print them with --json")
     return 0
-
-
-def _print(
-    args: argparse.Namespace, answers: Sequence[_Answer], chosen: Sequence[tuple[Source, Sequence[Segment]]]
-) -> None:
-    if args.json:
-        for answer in answers:
-            print(strict_json.dumps(_document(answer, len(answers) > 1)))
-    elif args.out != STREAM:
-        _print_table(args, chosen)
 
 
 def _check_options(args: argparse.Namespace, words: bool) -> None:
@@ -240,15 +241,17 @@ def _draw_and_keep(
     return written
 
 
-def _print_table(args: argparse.Namespace, chosen: Sequence[tuple[Source, Sequence[Segment]]]) -> None:
-    """Print one line for each mask."""
-    for source, segments in chosen:
-        before = f"{source.name}: " if len(chosen) > 1 else ""
-        for segment in segments:
-            which = f", candidate {segment.candidate}" if args.all_candidates else ""
-            name = f"{segment.label} {segment.candidate}" if segment.label else f"object {segment.object_index}"
-            score, area = f"score {segment.score:.3f}", f"{segment.area} pixels"
-            print(f"{before}{name}{which}: {score}, {area}, box {segment.box or '-'}")
+def _lines(args: argparse.Namespace, answer: _Answer, segments: Sequence[Segment], several: bool) -> Iterator[str]:
+    """Yield one line for each mask, or with --json for the image."""
+    if args.json:
+        yield strict_json.dumps(_document(answer, several))
+        return
+    before = f"{answer.source.name}: " if several else ""
+    for segment in segments:
+        which = f", candidate {segment.candidate}" if args.all_candidates else ""
+        name = f"{segment.label} {segment.candidate}" if segment.label else f"object {segment.object_index}"
+        score, area = f"score {segment.score:.3f}", f"{segment.area} pixels"
+        yield f"{before}{name}{which}: {score}, {area}, box {segment.box or '-'}"
 
 
 def _document(answer: _Answer, several: bool) -> dict[str, Any]:

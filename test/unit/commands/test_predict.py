@@ -16,6 +16,7 @@ from support.tracked import DiscServer
 
 from triton_sam import SAM2TritonClient
 from triton_sam.commands import everything as everything_command
+from triton_sam.commands import predict as predict_command
 from triton_sam.commands._predict_files import read_logits, read_sources
 from triton_sam.errors import ConfigurationError, ImageError, PromptError
 from triton_sam.everything.search import FoundObjects
@@ -295,25 +296,33 @@ def test_several_images_have_files_of_their_own(image_server, photo, tmp_path, c
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("more", [[], ["--coco", "objects.json"]])
-def test_masks_of_earlier_images_are_freed(image_server, photo, tmp_path, monkeypatch, capsys, more):
-    """Those of ten photographs took 12 GB."""
+@pytest.mark.parametrize(
+    ("module", "function", "line"),
+    [
+        (everything_command, "_segment", "everything --points-per-side 2 --pred-iou-thresh 0.5"),
+        (everything_command, "_segment", "everything --points-per-side 2 --pred-iou-thresh 0.5 --coco objects.json"),
+        (predict_command, "_ask", "predict --point 9,9 --out mask.png --overlay drawn.png"),
+        (predict_command, "_ask", "predict --point 9,9 --out masks.json --multimask --json"),
+        (predict_command, "_ask", "predict --point 9,9"),
+    ],
+)
+def test_masks_of_earlier_images_are_freed(module, function, line, image_server, photo, tmp_path, monkeypatch, capsys):
+    """Each takes a byte per pixel, and an image has many: the memory was full after a few photographs."""
     monkeypatch.chdir(tmp_path)
-    names, masks, alive = [], [], []
-    find = everything_command._segment
+    masks, alive, segment = [], [], getattr(module, function)
 
-    def segment(*arguments):
+    def segment_and_count(*arguments):
         alive.append(sum(each() is not None for each in masks))
-        found = find(*arguments)
-        masks.extend(weakref.ref(each.mask) for each in found)
+        found = segment(*arguments)
+        masks.extend(weakref.ref(each.mask) for each in getattr(found, "segments", found))
         return found
 
-    monkeypatch.setattr(everything_command, "_segment", segment)
-    for number in range(4):
-        names.append(tmp_path / f"{number}.png")
-        names[-1].write_bytes(photo.read_bytes())
-    assert everything(image_server, *names, *OPTIONS, *more, "-q") == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(masks)
+    monkeypatch.setattr(module, function, segment_and_count)
+    names = [tmp_path / f"{number}.png" for number in range(4)]
+    for name in names:
+        name.write_bytes(photo.read_bytes())
+    assert call(f"{line} --url {image_server.url} -q", *names) == 0
+    assert len(capsys.readouterr().out.splitlines()) in (4, len(masks))
     assert max(alive) <= len(masks) / 4  # those of the last image
 
 

@@ -323,7 +323,7 @@ def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shape
 def _idle(service):
     """Whether no client of the service has anything at Triton or waiting."""
     clients = service.app.state.engine._clients.values()
-    return all(len(client._dispatcher._lanes) == 0 for client in clients)
+    return all(not client._dispatcher._lanes._jobs for client in clients)
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def measure_overload(target: Target, results: Results, count: int, duration: flo
 def max_pending_clicks(target: Target) -> int | None:
     """Return the maximum number of queued clicks of a server; None without a limit."""
     with contextlib.closing(Transport(parse_url(target.urls[target.protocols[0]]), **target.access)) as transport:
-        config = transport.model_config(target.session_model if target.has_session else target.pair.decoder)
+        config = transport.model_config(target.pair.session_model if target.has_session else target.pair.decoder)
     if target.has_session:
         limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
     else:

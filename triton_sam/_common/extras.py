@@ -39,6 +39,5 @@ def find_package(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def missing(subject: str, extra: str, error: ImportError, extras: str | None = None) -> MissingDependencyError:
-    """Return the error for a package that cannot be imported."""
     package = (error.name or str(error)).partition(".")[0]
     return MissingDependencyError(f"{subject} the {extra} extra ({package} is missing): {install(extras or extra)}")

@@ -63,7 +63,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write ``content`` to ``path``; see atomic_path()."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 

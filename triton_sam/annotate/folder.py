@@ -77,7 +77,6 @@ class ImageRecord:
             yield each, self.mask(index)
 
     def to_line(self) -> str:
-        """Return the record as one line of JSON."""
         return strict_json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
     @classmethod

@@ -65,7 +65,6 @@ def prompts_to_masks(
 
 
 def parts(prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
-    """Split prompts into requests."""
     for start in range(0, len(prompts), AT_ONCE):
         yield prompts[start : start + AT_ONCE]
 
@@ -155,7 +154,6 @@ class Inputs:
 
     @property
     def categories(self) -> dict[int, str]:
-        """The names of categories by id."""
         if self.texts:
             return dict(enumerate(self.texts, 1))
         return OBJECT if self.prompts is None else self.prompts.categories

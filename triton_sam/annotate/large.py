@@ -53,7 +53,6 @@ class Tiling:
     stretch: tuple[float, float] | None = None
 
     def open(self, path: Path) -> LargeImage:
-        """Open an image, see open_large_image()."""
         return open_large_image(path, channels=self.channels, index=dict(self.index), stretch=self.stretch)
 
     def described(self) -> dict[str, Any]:
@@ -190,7 +189,6 @@ class _OpenImages:
                 self._trim(KEPT)
 
     def close(self) -> None:
-        """Close all files that are not being read."""
         with self._lock:
             self._trim(0)
 

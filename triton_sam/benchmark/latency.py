@@ -46,16 +46,15 @@ def steps(target: Target) -> int:
 
 
 def _client_stages(target: Target, settings: BenchmarkSettings, results: Results) -> None:
-    acts: dict[str, Act] = {
-        "read": lambda: open_image(target.content),
-        "resize": lambda: encoder_input(target.image, target.pair.family),
+    acts: dict[tuple[str, str], Act] = {
+        ("read", "client"): lambda: open_image(target.content),
+        ("resize", "client"): lambda: encoder_input(target.image, target.pair.family),
     }
-    times: dict[str, list[float]] = {}
+    times: Series = {}
     try:
         take_turns(acts, times, settings.duration / 2, min_rounds=settings.least_rounds)
     finally:
-        for stage, values in times.items():
-            results.add(*times_row("latency", stage, "client", values))
+        _add_rows(results, times, None)
 
 
 def _encodes(
@@ -109,25 +108,21 @@ def _clicks(
     served: SAM2TritonClient | None,
 ) -> None:
     points = target.points()
-    series: Series = {}
-    acts: dict[str, Act] = {"click/request": lambda: plain.predict([next(points)])}
+    acts: dict[tuple[str, str], Act] = {(CLICK, "request"): lambda: plain.predict([next(points)])}
     if served is not None:
         served.set_image(target.content)
-        acts["click/session"] = lambda: served.predict([next(points)])
-        acts["click, full-size mask/session"] = lambda: served.segment([next(points)])
+        acts[CLICK, "session"] = lambda: served.predict([next(points)])
+        acts[FULL_SIZE, "session"] = lambda: served.segment([next(points)])
     else:
-        acts["click, full-size mask/request"] = lambda: plain.segment([next(points)])
-    times: dict[str, list[float]] = {}
+        acts[FULL_SIZE, "request"] = lambda: plain.segment([next(points)])
+    times: Series = {}
     try:
         take_turns(acts, times, settings.duration / 2, min_rounds=settings.least_rounds)
     finally:
-        for name, values in times.items():
-            stage, _, contender = name.rpartition("/")
-            series[stage, contender] = values
-        _add_rows(results, series, protocol)
+        _add_rows(results, times, protocol)
 
 
-def _add_rows(results: Results, series: Series, protocol: str) -> None:
+def _add_rows(results: Results, series: Series, protocol: str | None) -> None:
     for (stage, who), values in series.items():
         results.add(*times_row("latency", stage, who, values, protocol=protocol))
 
@@ -200,7 +195,6 @@ def _contenders(
 
 
 def _client(client: SAM2TritonClient, target: Target, points: Iterator[Point]) -> Contender:
-    """Return the operations of a client of this package."""
     return {
         ENCODE: lambda: client.set_image(target.unseen_content()),
         CLICK: lambda: client.predict([next(points)]),
@@ -209,7 +203,6 @@ def _client(client: SAM2TritonClient, target: Target, points: Iterator[Point]) -
 
 
 def _client_here(name: str, weights: Weights, family: str) -> SAM2TritonClient:
-    """Return a client that runs weights in this process."""
     if name == "inprocess":
         from ..verify.compare import OnnxClient
 
@@ -251,6 +244,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Parameters of the searches. Scores of random weights are meaningless, so the threshold passes none or two of them."""
 MAX_SEARCHES = 5
+_Search = tuple[str, "str | None", str, int]
+"""Contender, protocol, case and number of words."""
 
 
 def measure_words(target: Target, settings: BenchmarkSettings, results: Results, progress: Progress) -> None:
@@ -268,13 +263,13 @@ def measure_words(target: Target, settings: BenchmarkSettings, results: Results,
         results.note(f"No words were searched: set the models up with `triton-sam setup {name} --concepts`.")
         return
     progress.step("words")
-    numbers, times = itertools.count(), dict[str, list[float]]()
+    numbers, times = itertools.count(), dict[_Search, list[float]]()
     with contextlib.ExitStack() as stack:
-        acts: dict[str, Act] = {}
+        acts: dict[_Search, Act] = {}
         for protocol in target.protocols:
             client = stack.enter_context(target.client(protocol))
             for case, count in itertools.product(CASES, COUNTS):
-                acts[f"session|{protocol}|{case}|{count}"] = lambda client=client, case=case, count=count: client.find(  # type: ignore[misc]
+                acts["session", protocol, case, count] = lambda client=client, case=case, count=count: client.find(  # type: ignore[misc]
                     _words(numbers, count), image=target.unseen_content(), **CASES[case]
                 )
         acts |= _official(target, settings, results, numbers)
@@ -282,14 +277,13 @@ def measure_words(target: Target, settings: BenchmarkSettings, results: Results,
             rounds = min(settings.least_rounds, MAX_SEARCHES)
             take_turns(acts, times, settings.duration, min_rounds=rounds, max_rounds=MAX_SEARCHES)
         finally:
-            for name, values in times.items():
-                who, protocol, case, count = name.split("|")
-                results.add(*times_row("words", case, who, values, protocol=protocol or None, size=int(count)))
+            for (who, by, case, count), values in times.items():
+                results.add(*times_row("words", case, who, values, protocol=by, size=count))
 
 
 def _official(
     target: Target, settings: BenchmarkSettings, results: Results, numbers: itertools.count[int]
-) -> dict[str, Act]:
+) -> dict[_Search, Act]:
     """Return the searches of the official detector in PyTorch. A note explains why they are left out."""
     if "torch" not in settings.compare or target.weights is None:
         return {}
@@ -305,7 +299,7 @@ def _official(
             reference.set_image(image.convert("RGB"))
         reference.find(_words(numbers, count), threshold=CASES[case]["threshold"])
 
-    return {f"torch||{case}|{count}": lambda count=count: search(count) for count in COUNTS}  # type: ignore[misc]
+    return {("torch", None, case, count): lambda count=count: search(count) for count in COUNTS}  # type: ignore[misc]
 
 
 def _words(numbers: itertools.count[int], count: int) -> list[str]:

@@ -125,7 +125,6 @@ COLORS = {
 
 
 def name_of(who: str, protocol: str | None) -> str:
-    """Return the name of a contender and its protocol for reports."""
     return WHO[who] + {None: "", "http": ", HTTP", "grpc": ", gRPC"}[protocol]
 
 

@@ -51,7 +51,7 @@ def measure(target: Target, settings: BenchmarkSettings, results: Results, *, qu
     target.check()
     if not target.has_session:
         results.note(
-            f"The server has no session model {target.session_model!r}: clients send embeddings with each click."
+            f"The server has no session model {target.pair.session_model!r}: clients send embeddings with each click."
         )
     for name in settings.sections:
         section, steps = sections[name]

@@ -99,7 +99,7 @@ def measure_speculative(
             sync.set_image(target.content)
             assert sync.image_embeddings is not None  # noqa: S101 - set by set_image
             transport = Transport(parse_url(url), timeout=target.timeout, **target.access)
-            names = target.pair.decoder, target.session_model
+            names = target.pair.decoder, target.pair.session_model
             counter = decode_counter(transport, *names, target.metrics_url, lambda sync=sync: sync.predict([[1, 1]]))  # type: ignore[misc]
             bench = _Bench(target, protocol, sync.image_embeddings, sync, counter)
             try:

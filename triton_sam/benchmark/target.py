@@ -110,7 +110,6 @@ class Weights:
     seed: int | None = None
 
     def describe(self) -> str:
-        """Return one line about the weights."""
         config = self.metadata.get("triton_sam.config", "unknown")
         made_of = self.metadata.get("triton_sam.checkpoint", "unknown weights")
         return made_of if made_of == config else f"{config}, {made_of}"
@@ -251,10 +250,6 @@ class Target:
         return list(self.urls)
 
     @property
-    def session_model(self) -> str:
-        return self.name or self.family
-
-    @property
     def who(self) -> str:
         """The contender in rows about the server."""
         return "session" if self.has_session else "request"
@@ -268,7 +263,7 @@ class Target:
             raise ModelNotReadyError(
                 f"{url} has no model {missing[0]!r} ready: `triton-sam models --url {url}` lists its models"
             )
-        self.has_session = self.session_model in ready
+        self.has_session = self.pair.session_model in ready
 
     def finds_concepts(self) -> bool:
         """Return whether the server has all models that find words."""
@@ -276,7 +271,6 @@ class Target:
         return all(family.model_name(role, self.name) in ready for role in family.concepts)
 
     def server_version(self) -> str:
-        """Return Triton's version."""
         return self._transport.server_version()
 
     def statistics(self, model: str) -> dict[str, float]:
@@ -286,7 +280,7 @@ class Target:
             The number of inferences as "count", and the total seconds in "queue" and "compute"; empty for a session
             model whose metrics are not available.
         """
-        if model == self.session_model:
+        if model == self.pair.session_model:
             own = session_metrics(self.metrics_url, model)
             if "request_seconds_count" not in own:
                 return {}

@@ -26,20 +26,14 @@ def measure_throughput(target: Target, settings: BenchmarkSettings, results: Res
             client.predict([next(target.points())])
             for users in settings.concurrency:
                 progress.step(f"clicks, {protocol}, {users} users")
-                _crowd(results, "clicks", target.who, protocol, users, _clicking(client, target), settings.duration)
+                clicks = crowd(users, _clicking(client, target), settings.duration)
+                results.add(*crowd_row("throughput", "clicks", target.who, protocol, clicks))
     first = target.protocols[0]
     with target.client(first) as client:
         for users in [users for users in settings.concurrency if users <= MAX_ENCODING]:
             progress.step(f"images, {users} users")
-            _crowd(
-                results,
-                "images",
-                target.who,
-                first,
-                users,
-                lambda *_: client.encode(target.unseen_content()),
-                settings.duration,
-            )
+            encodes = crowd(users, lambda *_: client.encode(target.unseen_content()), settings.duration)
+            results.add(*crowd_row("throughput", "images", target.who, first, encodes))
         client.set_image(target.content)
         _boxes(target, settings, results, client, progress)
 
@@ -53,7 +47,7 @@ def steps(target: Target, settings: BenchmarkSettings) -> int:
 def measure_load(target: Target, settings: BenchmarkSettings, results: Results, progress: Progress) -> None:
     """Simulate users who click with pauses, over the last protocol (gRPC if the target has both)."""
     protocol = target.protocols[-1]
-    models = {"decoder": target.pair.decoder, **({"session": target.session_model} if target.has_session else {})}
+    models = {"decoder": target.pair.decoder, **({"session": target.pair.session_model} if target.has_session else {})}
     pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - not a secret
     with target.client(protocol) as client:
         client.set_image(target.content)
@@ -103,18 +97,6 @@ def _clicking(client: SAM2TritonClient, target: Target) -> Callable[[int, int], 
     """Return a function that clicks at a point that depends on the numbers of the user and of the click."""
     points = [point for point, _ in zip(target.points(), range(256), strict=False)]
     return lambda user, number: client.predict([points[(17 * user + number) % len(points)]])
-
-
-def _crowd(
-    results: Results,
-    what: str,
-    who: str,
-    protocol: str,
-    users: int,
-    act: Callable[[int, int], object],
-    seconds: float,
-) -> None:
-    results.add(*crowd_row("throughput", what, who, protocol, crowd(users, act, seconds)))
 
 
 def _boxes(

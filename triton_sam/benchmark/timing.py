@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -39,6 +40,7 @@ class Progress:
 
 
 Act = Callable[[], object]
+Key = TypeVar("Key")
 
 PAUSE_AFTER_ERROR = 0.1
 PAUSE_AFTER_REFUSAL = 1.0
@@ -46,15 +48,14 @@ PAUSE_AFTER_REFUSAL = 1.0
 
 
 def milliseconds(act: Act) -> float:
-    """Return the duration of a call in milliseconds."""
     start = time.perf_counter()
     act()
     return 1000 * (time.perf_counter() - start)
 
 
 def take_turns(
-    acts: Mapping[str, Act],
-    times: dict[str, list[float]],
+    acts: Mapping[Key, Act],
+    times: dict[Key, list[float]],
     seconds: float,
     *,
     min_rounds: int,
@@ -64,7 +65,7 @@ def take_turns(
     """Measure contenders round by round, so that other load on the machine affects all of them equally.
 
     Args:
-        times: receives the milliseconds by name during the run, so that they are kept after an interruption.
+        times: receives the milliseconds by key during the run, so that they are kept after an interruption.
     """
     if warm_up:
         for act in acts.values():

@@ -71,10 +71,6 @@ class _Lane(Generic[Work]):
     def newest(self) -> Job[Work] | None:
         return self.waiting or (self.running[-1] if self.running else None)
 
-    @property
-    def is_idle(self) -> bool:
-        return self.newest is None
-
 
 class Lanes(Generic[Work]):
     """All requests of a client. Not thread-safe: the caller must hold a lock.
@@ -97,9 +93,6 @@ class Lanes(Generic[Work]):
         self._queue: deque[_Lane[Work]] = deque()
         self._running = 0
         self.sent = 0
-
-    def __len__(self) -> int:
-        return len(self._jobs)
 
     def get(self, request_id: str) -> Job[Work] | None:
         """Return the request with this id; None if it is unknown or has ended."""
@@ -193,7 +186,7 @@ class Lanes(Generic[Work]):
         job.state = state
         lane.ended[state] += 1
         del self._jobs[job.id]
-        if lane.is_idle and lane.name is not None:
+        if lane.newest is None and lane.name is not None:
             self._idle[lane.name] = None
             while len(self._idle) > self._history:
                 del self._lanes[self._idle.popitem(last=False)[0]]

@@ -74,7 +74,6 @@ class Comparison(ABC):
 
     @property
     def limits_in_words(self) -> str:
-        """The thresholds as text."""
         return str(self.limits)
 
     @abstractmethod
@@ -82,7 +81,6 @@ class Comparison(ABC):
         """Return a client that runs the ONNX files, given by role, in this process."""
 
     def client(self, url: str, **options: Any) -> Client:
-        """Return a client of a server."""
         return SamTritonClient(url, self.family.name, timeout=self.patience, **options)
 
     @abstractmethod

@@ -33,7 +33,6 @@ def add_options(
 
 
 def add_size(parser: argparse.ArgumentParser, families: Iterable[str]) -> None:
-    """Add --size, the size of the official model."""
     known = "; ".join(_sizes(get_family(name)) for name in families)
     parser.add_argument(
         "--size",

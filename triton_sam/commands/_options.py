@@ -110,7 +110,6 @@ def add_spellings(parser: argparse.ArgumentParser, flag: str, *others: str, **se
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:
-    """Add the positional argument for the family."""
     parser.add_argument("family", choices=tuple(FAMILIES), help="model family")
 
 
@@ -201,7 +200,6 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def repository(args: argparse.Namespace, *, writes: bool = False) -> Path:
-    """Return the model repository of the command."""
     if args.model_repository is not None:
         return Path(args.model_repository)
     return writable_repository() if writes else default_repository()

@@ -160,7 +160,6 @@ def check_suffix(option: str, path: str | Path, suffixes: Iterable[str], more: s
 
 
 def facts(segment: Segment) -> dict[str, Any]:
-    """Return the metadata of a mask."""
     named = {"label": segment.label} if segment.label else {}
     return {
         **named,

@@ -102,7 +102,6 @@ def hint(parameters: Parameters) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a human-readable duration."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = seconds / 60

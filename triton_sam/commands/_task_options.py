@@ -147,7 +147,6 @@ _LIMIT = "instances"
 
 
 def add_words_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the group of these options and return it."""
     return parser.add_argument_group("every instance of a concept (SAM3, exported with --concepts)")
 
 
@@ -220,7 +219,6 @@ def position(text: str) -> tuple[str, int]:
 
 
 def percentiles(text: str) -> tuple[float, float]:
-    """Parse two percentiles."""
     try:
         low, high = (float(word) for word in text.split(","))
     except ValueError:

@@ -46,7 +46,6 @@ _SAM1 = model_name("sam1", ENCODER)
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add a subcommand for each task."""
     parser.rewrite = _with_task
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 

@@ -128,7 +128,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(results: Results, folder: Path) -> Iterator[Path]:
-    """Write the files of a result and yield their paths."""
     from ..benchmark.plot import write_plot
     from ..benchmark.results import table
 

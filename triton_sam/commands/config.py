@@ -124,7 +124,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tuning(given: dict[str, Any]) -> Tuning:
-    """Return the settings to write."""
     if not given:
         raise ConfigurationError("nothing to set: give an option; --accelerator none alone removes all settings")
     if "engine_cache" in given:

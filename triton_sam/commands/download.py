@@ -96,7 +96,6 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_size(args: argparse.Namespace) -> str | None:
-    """Return the given size; None without one."""
     if None not in (args.size, args.named_size) and args.size != args.named_size:
         raise ConfigurationError(f"{args.size} with --size {args.named_size}: give one of them")
     size: str | None = args.size if args.named_size is None else args.named_size
@@ -104,7 +103,6 @@ def chosen_size(args: argparse.Namespace) -> str | None:
 
 
 def add_download_options(parser: argparse.ArgumentParser) -> None:
-    """Add --directory and --mirror."""
     parser.add_argument(
         "--directory",
         type=Path,
@@ -147,7 +145,6 @@ def fetch_checkpoint(args: argparse.Namespace, checkpoint: Checkpoint | None) ->
 
 
 def place(args: argparse.Namespace, checkpoint: Checkpoint) -> Path:
-    """Return the path of a downloaded file."""
     directory: Path = args.directory or checkpoints.DIRECTORY
     return directory / checkpoint.file_name
 

@@ -43,7 +43,6 @@ Stop = SamError | KeyboardInterrupt | None
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add a subcommand for each kind of data set."""
     parser.rewrite = _with_task
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 
@@ -113,7 +112,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure_images(args: argparse.Namespace) -> Stop:
-    """Measure data sets of images and print the results."""
     from ..evaluation.runner import EvaluationSettings, table, to_json
 
     feed_mask = FAMILIES[args.model].takes_mask and not args.no_mask
@@ -134,7 +132,6 @@ def _measure_images(args: argparse.Namespace) -> Stop:
 
 
 def _measure_videos(args: argparse.Namespace) -> Stop:
-    """Measure data sets of videos and print the results."""
     from ..evaluation.datasets import open_videos
     from ..evaluation.video_runner import VideoSettings, video_table, videos_to_json
 
@@ -200,7 +197,6 @@ def _measure_all(
 def _measure(
     client: SamTritonClient, dataset: Dataset, settings: EvaluationSettings, gallery: _Gallery | None, quiet: bool
 ) -> tuple[Report | None, Stop]:
-    """Measure one data set of images."""
     from ..evaluation.runner import Report, measure
 
     results = []
@@ -221,7 +217,6 @@ def _measure(
 def _measure_tracks(
     client: Any, dataset: VideoDataset, settings: VideoSettings, quiet: bool
 ) -> tuple[VideoReport | None, Stop]:
-    """Measure one data set of videos."""
     from ..evaluation.video_runner import VideoReport, measure_video
 
     results = []
@@ -271,7 +266,6 @@ class _Gallery:
             examples.add(trial)
 
     def write(self, reports: Sequence[Report]) -> list[Path]:
-        """Write all images and return their paths."""
         curve = self._folder / "iou.png"
         self._plots.plot(reports, curve)
         sheets = []

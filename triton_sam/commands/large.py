@@ -48,7 +48,6 @@ BESIDE = Path()
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add a subcommand for each task."""
     parser.rewrite = _with_task
     tasks = parser.add_subparsers(metavar="TASK", dest="task", required=True)
 
@@ -149,7 +148,6 @@ def _embeddings(args: argparse.Namespace) -> Path | None:
 
 
 def _precompute(args: argparse.Namespace, image: LargeImage) -> int:
-    """Encode all tiles."""
     path = _embeddings(args) or Path()
     with ends_by_interrupt(), _connected(args) as client, _shown(args) as show:
         cut = {"tile": args.tile, "overlap": args.overlap, "level": args.level}

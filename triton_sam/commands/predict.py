@@ -83,8 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The masks of one image."""
-
     source: Source
     segments: list[Segment]
     timings: dict[str, float]
@@ -162,7 +160,6 @@ def _check_options(args: argparse.Namespace, words: bool) -> None:
 
 
 def _prompt(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the prompt as arguments of segment()."""
     return {
         "point_coords": [point[:2] for point in args.point] if args.point else None,
         "point_labels": [point[2] for point in args.point] if args.point else None,

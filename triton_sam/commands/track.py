@@ -179,7 +179,6 @@ def _server_for_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> st
 
 
 def make_plan(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], num_frames: int | None) -> Plan:
-    """Choose the frames to track."""
     if args.every < 1:
         raise ConfigurationError(f"--every must be at least 1, not {args.every}")
     if args.reverse and num_frames is None:

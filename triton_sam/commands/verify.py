@@ -42,7 +42,6 @@ _OF_VIDEOS = ("video", "video-words")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add a subcommand for each comparison."""
     parser.rewrite = with_comparison
     group = parser.add_subparsers(metavar="COMPARISON", dest="comparison", required=True)
     add = partial(_add_comparison, parser, group)

@@ -37,7 +37,6 @@ def sizes(family: str) -> tuple[str, ...]:
 
 
 def default_size(family: str) -> str:
-    """Return the size that is downloaded by default."""
     known = sizes(family)
     return get_family(family).default_size or known[0]
 

@@ -129,7 +129,6 @@ def fetch(
 
 
 def remove(path: Path) -> None:
-    """Remove a downloaded file."""
     path.unlink()
     _source_file(path).unlink(missing_ok=True)
 

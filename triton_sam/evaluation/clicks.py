@@ -31,8 +31,6 @@ _FRAME = 1024
 
 @dataclass(frozen=True)
 class Click:
-    """One click of the simulated user."""
-
     x: int
     y: int
     label: int

@@ -248,17 +248,14 @@ def summarize_tracks(results: Sequence[TrackResult]) -> TrackSummary:
     if not results or any(not each.frames for each in results):
         raise InputError("a summary needs at least one object, and at least one frame for each object")
 
-    def mean(values: Sequence[float]) -> float:
-        return float(np.mean(values))
-
     def share(values: Sequence[float]) -> float:
         return float(np.mean(np.asarray(values) > _RECALL_AT))
 
     return TrackSummary(
         objects=len(results),
         frames=sum(len(each.frames) for each in results),
-        j=mean([mean(each.j) for each in results]),
-        f=mean([mean(each.f) for each in results]),
-        j_recall=mean([share(each.j) for each in results]),
-        f_recall=mean([share(each.f) for each in results]),
+        j=_mean([_mean(each.j) for each in results]),
+        f=_mean([_mean(each.f) for each in results]),
+        j_recall=_mean([share(each.j) for each in results]),
+        f_recall=_mean([share(each.f) for each in results]),
     )

@@ -81,17 +81,14 @@ class Trial:
         return click is not None
 
     def compare(self, segment: Segment) -> Answer:
-        """Compare a segment with the ground truth."""
         return Answer(intersection_over_union(segment.mask, self.truth), segment.score)
 
     def record(self, segment: Segment) -> None:
-        """Record the segment of the newest click."""
         self.segments.setdefault("first", segment)
         self.segments["last"] = segment
         self.click_answers.append(self.compare(segment))
 
     def result(self) -> ObjectResult:
-        """Return the measurements of a finished trial."""
         shaken = self.segments.get("shaken_box")
         return ObjectResult(
             image=self.sample.name,

@@ -136,7 +136,6 @@ class VideoReport:
 
     @property
     def by_video(self) -> dict[str, TrackSummary]:
-        """The metrics of each video."""
         names = dict.fromkeys(each.video for each in self.results)
         return {name: summarize_tracks([each for each in self.results if each.video == name]) for name in names}
 

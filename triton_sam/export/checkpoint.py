@@ -30,7 +30,6 @@ _NAMES = {
 
 
 def read_safetensors(mapped: mmap.mmap) -> dict[str, Stored]:
-    """Return the tensors of a safetensors file."""
     length = int.from_bytes(mapped[:_LENGTH], "little")
     first = _LENGTH + length
     if length > MAX_HEADER or first > len(mapped):

@@ -40,7 +40,6 @@ class Exporter(ABC):
 
     @property
     def family(self) -> Family:
-        """The family's table."""
         return get_family(self.name)
 
     def prepare(self, settings: Settings) -> Settings:

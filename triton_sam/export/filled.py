@@ -86,7 +86,6 @@ class FilledExporter(Exporter):
         return next(size for size in self._family.sizes if size.name == self._template.size)
 
     def load(self, *_: Any, **__: Any) -> Any:
-        """Return the tensors as the model."""
         return self._tensors
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002

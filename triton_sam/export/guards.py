@@ -43,8 +43,6 @@ def is_guarded(model: onnx.ModelProto) -> bool:
 
 
 class _Guard:
-    """Writes the guard of one graph."""
-
     def __init__(self, model: onnx.ModelProto, spec: ModelSpec) -> None:
         self.graph = model.graph
         self.opset = max((each.version for each in model.opset_import if not each.domain), default=1)

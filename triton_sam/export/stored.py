@@ -124,7 +124,6 @@ def halves(tensor: Stored) -> tuple[Stored, Stored]:
 
 
 def of_array(array: npt.NDArray[np.generic]) -> Stored:
-    """Return a Stored for an array that is not in a file."""
     return Stored(array.tobytes, array.size, array.dtype, array.shape)
 
 

@@ -62,7 +62,6 @@ class PlainPickle:
     """Interprets one pickle. Sets become lists, because checkpoints of weights do not need sets."""
 
     def __init__(self, known: Mapping[str, Callable[..., Any]], persistent: Callable[[Any], Any]) -> None:
-        """Prepare for one pickle."""
         self._known = known
         self._persistent = persistent
         self._stack: list[Any] = []
@@ -70,7 +69,6 @@ class PlainPickle:
         self._memo: dict[int, Any] = {}
 
     def read(self, data: bytes) -> Any:
-        """Return the content of a pickle."""
         for opcode, argument, _ in pickletools.genops(data):
             self._execute(_ALIASES.get(opcode.name, opcode.name), argument)
         return self._stack.pop()

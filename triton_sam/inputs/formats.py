@@ -69,7 +69,6 @@ LARGE_SUFFIXES = (".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bi
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a file has the suffix of an image."""
     return path.suffix.lower() in SUFFIXES
 
 
@@ -88,7 +87,6 @@ def starts_heic(source: BinaryIO | Path) -> bool:
 
 
 def reads_heic() -> bool:
-    """Return whether the extra `heic` is installed."""
     return find_package("pillow_heif") is not None
 
 

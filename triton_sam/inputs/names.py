@@ -26,7 +26,6 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def path_of(name: str) -> str:
-    """Return the path of a name from name_of()."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 

@@ -96,7 +96,6 @@ def place_of(text: str) -> Path:
 
 
 def is_remote(place: object) -> bool:
-    """Return whether a place is a URL."""
     return hasattr(place, "fs")
 
 

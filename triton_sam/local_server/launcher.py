@@ -245,7 +245,6 @@ class LocalServer:
         raise LocalServerError(f"the server was not ready after {self._settings.startup_timeout:g} s{excerpt}")
 
     def _early_end(self, run: SupervisedTriton) -> LocalServerError:
-        """Return the error for a server that ended during its start."""
         service = taken_port(run.log, self._ports)
         if service is not None:
             return port_in_use(option_of(service), self._ports[service])

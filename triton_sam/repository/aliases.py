@@ -95,32 +95,27 @@ def is_alias(repository: Path, name: str) -> bool:
     return (repository / name / CONFIG_NAME).is_file() and bool(_folder(repository / name).alias_of)
 
 
-def write_alias(repository: Path, alias: Alias) -> Path:
+def write_alias(repository: Path, alias: Alias) -> None:
     """Write an alias, and replace an alias with the same name.
 
     The alias is an ensemble. For a session model or video model, whose errors an ensemble would change, it is a second
     program that calls the same models.
-
-    Returns:
-        Path of the alias's config.pbtxt.
     """
     target = read_config(repository / alias.target)
     if ENCODER not in target.parameters:
-        return install_alias(repository, alias, ensemble_config(target, alias))
+        install_alias(repository, alias, ensemble_config(target, alias))
+        return
     programs = [path for path in weights_in(repository / alias.target) if path.suffix == ".py"]
     files = {path.name: path.read_text(encoding="utf-8") for path in programs}
-    return install_alias(repository, alias, _session_config(target, alias), files)
+    install_alias(repository, alias, _session_config(target, alias), files)
 
 
-def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[str, str] | None = None) -> Path:
+def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[str, str] | None = None) -> None:
     """Write the files of an alias, and replace an alias with the same name.
 
     Args:
         program: the files of its version folder, by name; None for an ensemble, which has none. A program may also
             use the name of a model without weights; remove_alias() restores that model's config.pbtxt.
-
-    Returns:
-        Path of the alias's config.pbtxt.
     """
     folder = repository / alias.name
     check_place(repository, alias, takes_empty=program is not None)
@@ -142,7 +137,6 @@ def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[st
         if replaced is not None:
             (folder / KEPT_CONFIG).unlink(missing_ok=True)
         raise
-    return path
 
 
 def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) -> None:
@@ -189,10 +183,7 @@ def remove_alias(repository: Path, name: str) -> None:
             (folder / "1").rmdir()
         kept.replace(folder / CONFIG_NAME)
         return
-    folders = read_repository(repository)
-    users = sorted(other for other, model in folders.items() if name in model.dependencies(()))
-    if users:
-        raise RepositoryError(f"{', '.join(users)} call {name}: remove them first")
+    check_removal(repository, [name])
     shutil.rmtree(folder)
 
 

@@ -17,8 +17,6 @@ TRAINING_CLIPS = 10_000_000
 """Clips from this number on are for training; smaller ones are held out."""
 FRAMES = 32
 SIZE = 512
-OBJECTS = 3
-"""Number of objects in each clip."""
 
 _MIN_SIZE = 64
 _MIN_CONTRAST = 0.25

@@ -51,7 +51,6 @@ def _squeeze(rng: np.random.Generator, points: Points, min_factor: float) -> Poi
 
 
 def smooth(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw a smooth blob."""
     return fill(size, radial_outline(rng, center, radius, rng.uniform(0.02, 0.3)))
 
 

@@ -16,7 +16,6 @@ _RUNNING: set[asyncio.Task[Any]] = set()
 
 
 def start(work: Coroutine[Any, Any, object]) -> None:
-    """Start work without waiting for it."""
     _held(work).add_done_callback(_log)
 
 

@@ -96,7 +96,6 @@ def read_message(message: dict[str, Any]) -> Message:
 
 
 def error_text(problem: Problem, message: dict[str, Any]) -> str:
-    """Return the error for a message that has no other response."""
     lane, seq = message.get("lane"), message.get("seq")
     known = {"lane": lane if lane in LANES else None, "seq": seq if isinstance(seq, int) else None}
     error = ErrorMessage.model_validate({**body(problem), "type": "error", **known})

@@ -40,7 +40,6 @@ class ConceptModels:
         self._lock = threading.Lock()
 
     def settings(self, on_gpu: bool) -> Concepts:
-        """Return what a search for concepts needs."""
         at_a_time = CONCEPTS_AT_A_TIME if on_gpu else 1
         return Concepts(at_a_time, lambda: self._identity, self._tokens, self._are_ready, lambda: self._takes_states)
 

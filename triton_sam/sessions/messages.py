@@ -82,7 +82,6 @@ def read_bytes(tensors: Mapping[str, npt.NDArray[Any]], name: str, most: int | N
 def read_object(
     tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str, error: type[InputError] = InputError
 ) -> dict[str, Any]:
-    """Return the JSON object of a BYTES input."""
     content = read_bytes(tensors, name, MAX_JSON) or b""
     try:
         value = json.loads(content)

@@ -131,7 +131,6 @@ class TritonMetrics:
             self._times[REQUEST_SECONDS, kind].observe(took)
 
     def set_waiting(self, kind: str, number: int) -> None:
-        """Set the number of waiting requests of a kind."""
         self._times[WAITING_REQUESTS, kind].set(number)
 
 

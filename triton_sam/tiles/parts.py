@@ -81,7 +81,6 @@ class Blocks:
 
     @property
     def columns(self) -> int:
-        """Number of blocks in a row."""
         return -(-self.size[0] // self.block[0])
 
     def __len__(self) -> int:

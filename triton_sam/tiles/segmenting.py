@@ -152,7 +152,6 @@ class LargeImageClient:
         return part
 
     def _read(self, region: Region) -> tuple[Window, ImageEmbeddings] | None:
-        """Return a tile with its stored embeddings."""
         number = None if self._stored is None else self._stored.number_of(region)
         if self._stored is None or number is None:
             return None

@@ -131,7 +131,6 @@ class StoredTiles:
             raise self._other_weights(encoder)
 
     def has(self, number: int) -> bool:
-        """Return whether the embeddings of a tile are stored."""
         return not self._is_tiled or (self.path / FEATURES / str(number)).is_dir()
 
     def around(self, points: npt.NDArray[Any]) -> Region | None:

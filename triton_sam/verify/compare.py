@@ -35,7 +35,6 @@ class Thresholds:
     score: float
 
     def __str__(self) -> str:
-        """Return the thresholds in words."""
         logit = "" if self.logit is None else f" or one pixel, logit difference < {self.logit:g}"
         return f"IoU > {self.iou:g}{logit}, score difference < {self.score:g}"
 
@@ -73,7 +72,6 @@ class Row:
     HEAD: ClassVar[tuple[str, ...]] = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff")
 
     def cells(self) -> tuple[str, ...]:
-        """Return the texts of the table's columns."""
         numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", f"{self.score_diff:.1e}"
         return (self.runner, self.prompt, self.output, *numbers)
 

@@ -123,7 +123,6 @@ class Limits:
     iou: float
 
     def __str__(self) -> str:
-        """Return the thresholds in words."""
         return f"scores and boxes within {self.difference:g}, IoU of masks > {self.iou:g} or one pixel"
 
 
@@ -166,7 +165,6 @@ class ConceptRow:
     HEAD: ClassVar[tuple[str, ...]] = ("runner", "case", "instances", "official", "score", "box", "IoU")
 
     def cells(self) -> tuple[str, ...]:
-        """Return the texts of a table's columns."""
         numbers = f"{self.score:.1e}", f"{self.box:.1e}", f"{self.iou:.6f}"
         return (self.runner, self.case, str(self.instances), str(self.official), *numbers)
 

@@ -30,7 +30,6 @@ class Limits:
     share: float = 0.99
 
     def __str__(self) -> str:
-        """Return the thresholds in words."""
         return f"{self.share:.0%} of masks matched at IoU >= {self.iou:g}, both ways"
 
 
@@ -61,7 +60,6 @@ class EverythingRow:
     HEAD: ClassVar[tuple[str, ...]] = ("runner", "case", "masks", "official", "found", "right")
 
     def cells(self) -> tuple[str, ...]:
-        """Return the texts of a table's columns."""
         counts = str(self.masks), str(self.official)
         return (self.runner, self.case, *counts, f"{self.found:.2%}", f"{self.right:.2%}")
 

@@ -163,7 +163,6 @@ class VideoRow:
     )
 
     def cells(self) -> tuple[str, ...]:
-        """Return the texts of a table's columns."""
         numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", str(self.pixels), f"{self.visible:.0%}"
         return (self.runner, self.case, str(self.frames), *numbers)
 

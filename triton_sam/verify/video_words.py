@@ -49,7 +49,6 @@ class Limits:
     logit: float = 0.01
 
     def __str__(self) -> str:
-        """Return the thresholds in words."""
         return (
             f"the same objects in each frame, IoU of whole masks >= {self.iou:g} or {self.pixels} pixels, logit "
             f"difference < {self.logit:g}, remainders differ only where whole masks do"
@@ -100,7 +99,6 @@ class VideoWordsRow:
     )
 
     def cells(self) -> tuple[str, ...]:
-        """Return the texts of a table's columns."""
         counts = map(str, (self.frames, self.objects, self.texts, self.masks, self.wrong))
         numbers = f"{self.logit_diff:.1e}", f"{self.iou:.6f}", str(self.pixels), str(self.remainders)
         return (self.runner, *counts, *numbers)

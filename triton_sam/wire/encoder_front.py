@@ -67,7 +67,6 @@ def front_inputs(family: Family, shape: tuple[int | str, ...]) -> tuple[WireTens
 
 
 def front_parameters(family: Family, encoder: str, pixels: Pixels) -> tuple[Parameter, ...]:
-    """Return the parameters of a front end."""
     return (
         Parameter("family", family.name.upper()),
         Parameter(ALIAS_KEY, encoder),
@@ -76,7 +75,6 @@ def front_parameters(family: Family, encoder: str, pixels: Pixels) -> tuple[Para
 
 
 def check_pixels(value: Any) -> Pixels:
-    """Check a pixel mode, and return it."""
     for mode in PIXEL_MODES:
         if value == mode:
             return mode

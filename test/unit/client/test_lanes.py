@@ -178,7 +178,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_and_states_are_those_of_the_requests(self):
-        assert len(self.lanes) == len(self.mice)
+        assert len(self.lanes._jobs) == len(self.mice)
         for job in self.jobs:
             mouse = self.mice.get(job)
             assert self.lanes.get(job.id) is (None if mouse is None else job)

@@ -200,11 +200,12 @@ def test_an_export_into_a_new_folder_is_a_complete_variant(tmp_path: Path, capsy
 
 def test_an_export_of_another_size_writes_the_aliases_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export(tmp_path, name="mine")
-    path = write_alias(tmp_path, Alias("other_encoder", "mine_encoder"))
+    write_alias(tmp_path, Alias("other_encoder", "mine_encoder"))
     export(tmp_path, name="mine")
     assert "other_encoder" not in capsys.readouterr().err
     export(tmp_path, name="mine", image_size=512)
-    assert list(parse_config(path.read_text()).input[0].dims) == [-1, 3, 512, 512]
+    config = parse_config((tmp_path / "other_encoder/config.pbtxt").read_text())
+    assert list(config.input[0].dims) == [-1, 3, 512, 512]
     assert "other_encoder, another name of mine_encoder, is written again: reload both" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("cv2")
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.scenes import scenes
-from triton_sam.scenes.clip import OBJECTS, generate_clip
+from triton_sam.scenes.clip import generate_clip
 
 SEEDS = range(scenes.HELD_OUT_SEED + 500, scenes.HELD_OUT_SEED + 516)
 
@@ -54,7 +54,7 @@ def test_same_seed_gives_the_same_clip(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_objects_move_cross_and_hide(seed):
     clip = generate_clip(seed, size=128)
-    areas = np.array([[clip.truth(frame, number).sum() for number in range(1, OBJECTS + 1)] for frame in range(32)])
+    areas = np.array([[clip.truth(frame, number).sum() for number in (1, 2, 3)] for frame in range(32)])
     assert (areas[0] > 100).all()
     assert (areas[-1] > 100).all()
     hidden = np.flatnonzero(areas[:, 0] == 0)

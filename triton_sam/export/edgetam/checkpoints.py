@@ -94,8 +94,6 @@ T = TypeVar("T")
 
 
 class EdgeTamFilled(FilledExporter):
-    """Fills a template of EdgeTAM."""
-
     @staticmethod
     def wanted(template: Template, settings: Settings) -> Layout:
         """Without video, the checkpoint may lack the weights that only videos need."""

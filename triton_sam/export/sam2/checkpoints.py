@@ -93,8 +93,6 @@ _ABSENT = ("no_obj_embed_spatial", "obj_ptr_tpos_proj.weight", "obj_ptr_tpos_pro
 
 
 class Sam2Filled(FilledExporter):
-    """Fills a template of SAM2.1."""
-
     @classmethod
     def official(cls, tensors: Mapping[str, Stored], template: Template, settings: Settings) -> Mapping[str, Stored]:  # noqa: ARG003
         """Return the tensors, with zeros for those that SAM2.0 lacks."""

@@ -45,7 +45,6 @@ class Sam2VideoReference:
     def add(
         self, frame: int, object_id: int, *, points: Any = None, labels: Any = None, box: Any = None, mask: Any = None
     ) -> Logits:
-        """See add_new_points_or_box and add_new_mask."""
         with quiet():
             if mask is not None:
                 _, _, logits = self._predictor.add_new_mask(self._state, frame, object_id, np.asarray(mask, bool))
@@ -205,7 +204,6 @@ class TransformersVideoReference:
             return {object_id: self._by_object(self._model(self._session, frame).pred_masks)[object_id]}
 
     def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, Logits]]:
-        """See propagate_in_video_iterator."""
         for output in self._model.propagate_in_video_iterator(self._session, start, reverse=reverse):
             yield output.frame_idx, self._by_object(output.pred_masks)
 

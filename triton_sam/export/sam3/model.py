@@ -55,7 +55,6 @@ _REDUCED_MEMORY: dict[str, Any] = {"memory_attention_num_layers": 2, "memory_att
 
 
 def configuration(size: str) -> Any:
-    """Return the Sam3TrackerConfig of a size."""
     if size not in SIZES:
         raise ConfigurationError(f"SAM3 has no size {size!r}: choose one of {', '.join(SIZES)}")
     if size == "full":

@@ -312,7 +312,6 @@ def video_stream(container: InputContainer, name: str) -> VideoStream:
 
 
 def _is_cover(stream: VideoStream) -> bool:
-    """Whether a stream is an attached picture."""
     return bool(int(getattr(stream, "disposition", 0)) & _ATTACHED_PICTURE)  # PyAV before 14 lacks it
 
 
@@ -361,7 +360,6 @@ def _av() -> Any:
 
 
 def missing_pyav(error: ImportError) -> MissingDependencyError:
-    """Return the error for a missing PyAV."""
     return missing("video files and cameras need", "video", error)
 
 

@@ -94,7 +94,6 @@ class StreamFrames(FrameSource):
         self._open_first()
 
     def frame(self, index: int) -> Frame | None:
-        """Return a frame; None if the stream ends before it."""
         try:
             return super().frame(index)
         finally:

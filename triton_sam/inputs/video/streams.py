@@ -24,7 +24,6 @@ _DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
 
 
 def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT_WINDOW) -> StreamFrames:
-    """Return the frames of a camera, counted from 0."""
     if number < 0:
         raise VideoError(f"there is no camera {number}: the first camera has the number 0")
     if sys.platform not in _DEVICES:

@@ -45,7 +45,6 @@ POINT_COLORS = ["#ff3b30", "#34c759"]
 
 
 def source_of(layer: Any) -> Source:
-    """Return an image layer of napari."""
     levels = list(layer.data) if layer.multiscale else [layer.data]
     is_plain = layer.rgb or np.dtype(levels[0].dtype) == bool
     if is_plain:

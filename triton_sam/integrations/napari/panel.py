@@ -75,7 +75,6 @@ class Panel(QWidget):
         column.addStretch()
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of a search for everything."""
         return {
             "points_per_side": self.points_per_side.value(),
             "pred_iou_thresh": round(self.quality.value(), 2),

@@ -124,7 +124,6 @@ class Frames(Sequence[Image.Image]):
         return (*self._plane[: self.axis], int(index), *self._plane[self.axis + 1 :])
 
     def shows(self, plane: Plane) -> bool:
-        """Whether a plane is one of the frames."""
         return 0 <= plane[self.axis] < len(self) and self.plane(plane[self.axis]) == plane
 
 

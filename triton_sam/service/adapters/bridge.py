@@ -112,7 +112,6 @@ class Bridge:
         return self.engine.state.pairs
 
     async def read(self, request: Request, kind: type[Message]) -> Message:
-        """Return the validated body of a request."""
         if kind_of(request.headers) != JSON:  # a page of another site can send other types without a preflight request
             raise Problem(415, f"send JSON with the header Content-Type: {JSON}", code="content_type")
         content = await request.body()

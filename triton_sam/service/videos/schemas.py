@@ -175,5 +175,4 @@ def _mask(record: MaskRecord, form: str, tolerance: float) -> VideoMask:
 
 
 def segment_of(record: MaskRecord) -> Segment:
-    """Return a mask of a video as a mask of an image."""
     return Segment(record.mask, record.score, None, record.object_id - 1)

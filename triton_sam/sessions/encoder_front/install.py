@@ -25,14 +25,10 @@ QUEUE = (
 )
 
 
-def write_front(repository: Path, alias: Alias, family: str, pixels: Pixels = "auto") -> Path:
-    """Write a front end, and replace an alias of the same name, or an encoder of this name that has no weights.
-
-    Returns:
-        Path of the front end's config.pbtxt.
-    """
+def write_front(repository: Path, alias: Alias, family: str, pixels: Pixels = "auto") -> None:
+    """Write a front end, and replace an alias of the same name, or an encoder of this name that has no weights."""
     text = front_config(read_config(repository / alias.target), alias, family, check_pixels(pixels))
-    return install_alias(repository, alias, text, {"model.py": MODEL_TEXT})
+    install_alias(repository, alias, text, {"model.py": MODEL_TEXT})
 
 
 def front_config(target: Any, alias: Alias, family: str, pixels: Pixels = "auto") -> str:

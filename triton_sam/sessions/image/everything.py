@@ -216,7 +216,6 @@ class PartRequest:
     whole: Size | None
 
     def part(self, image: HeldImage) -> Part:
-        """Return the part of a search on an image."""
         crop = self.crop or (0, 0, *image.image_size)
         if (crop[2] - crop[0], crop[3] - crop[1]) != tuple(image.image_size):
             raise InputError(f"crop {list(crop)} does not have the size of the image, {list(image.image_size)}")

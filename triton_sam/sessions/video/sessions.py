@@ -66,7 +66,6 @@ class VideoSession:
         return self.known_size
 
     def add_frame(self, index: int, image_id: str, size: Size) -> None:
-        """Store the image id of a frame."""
         with self._lock:
             expected = self.known_size or size
             if size != expected:

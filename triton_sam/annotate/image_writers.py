@@ -104,7 +104,6 @@ BYTE_OBJECTS = 254
 """Maximum number of objects in an image of DAVIS and VOC: of the 8-bit values, 0 is background and 255 unknown."""
 
 _PROPERTIES = frozenset(("category_id", "score", "area", "name"))
-"""Properties of an object in GeoJSON."""
 
 
 def write_yolo(folder: Path, records: Records, categories: Categories, trace: Trace) -> list[Skipped]:

@@ -142,4 +142,3 @@ _ROWS = (
     Writer("coco-polygons", "one COCO file, outlines in pixels", write_coco_polygons, check_polygons),
 )
 LARGE_WRITERS: dict[str, Writer] = {writer.name: writer for writer in _ROWS}
-"""All output formats of large images by name."""

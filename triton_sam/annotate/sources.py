@@ -28,7 +28,6 @@ from ..inputs.remote import content_at, copy_of, exists, is_remote, patiently, p
 from ..inputs.video import FrameSource, open_frames
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".wmv")
-"""The suffixes of video files, in lower case."""
 
 
 def files_below(folder: Path, unread: Callable[[Path, str], None] = lambda _, __: None) -> list[tuple[str, Path]]:

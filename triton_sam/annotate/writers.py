@@ -175,4 +175,3 @@ _ROWS = (
     Writer("parquet", "one table with a row for each object, masks as RLE", write_parquet, import_pyarrow),
 )
 WRITERS: dict[str, Writer] = {writer.name: writer for writer in _ROWS}
-"""All output formats by name."""

@@ -102,11 +102,7 @@ class InThreads:
 
 
 class ImagesInThreads(InThreads):
-    """Base class of the asynchronous image clients.
-
-    Args:
-        client: the synchronous client.
-    """
+    """Base class of the asynchronous image clients."""
 
     def __init__(self, client: SamTritonClient) -> None:
         super().__init__(client._transport)
@@ -158,12 +154,8 @@ class ImagesInThreads(InThreads):
     ) -> AsyncGenerator[SearchProgress | Found, None]:
         """Yield the steps of a search for all objects, and finally the result.
 
-        Closing the generator ends the search, and cancels its requests at Triton.
-
-        Args:
-            image: the image.
-            parameters: the grid and the filters.
-            embeddings: embeddings of the image, or its handle on the server; None: the image is encoded.
+        Closing the generator ends the search, and cancels its requests at Triton. Without embeddings, the image is
+        encoded.
         """
         return self._each(self._client.search_steps(image, parameters, embeddings))
 
@@ -182,20 +174,7 @@ class AsyncSamTritonClient(ImagesInThreads):
         ...     (segment,) = await client.segment(point_coords=[[512, 512]], point_labels=[1])
         ...     segment.to_png("mask.png")
 
-    Args:
-        url: see SAM2TritonClient.
-        model_type: see SAM2TritonClient.
-        model_name: see SAM2TritonClient.
-        timeout: seconds that one call may take, and each part of everything().
-        retries: maximum number of retries if the connection cannot be made or breaks.
-        headers: HTTP headers or gRPC metadata for every call.
-        ca_certs: PEM file with the certificates to trust, for https and grpcs.
-        busy: see SAM2TritonClient.
-        embeddings: where they are kept, see SAM2TritonClient.
-        transport: sends the requests instead of a connection to ``url``, see SAM2TritonClient.
-
-    Raises:
-        ConfigurationError: an argument is invalid. The constructor opens no connection.
+    Arguments and errors are those of SAM2TritonClient.
     """
 
     @also_spelled(ConfigurationError, triton_url="url")

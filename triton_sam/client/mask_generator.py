@@ -154,26 +154,13 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
 
     Args:
         client: a client of SAM2, ``SAM2TritonClient(url)``.
-        points_per_side: see SamAutomaticMaskGenerator.
-        points_per_batch: see SamAutomaticMaskGenerator.
-        pred_iou_thresh: see SamAutomaticMaskGenerator.
-        stability_score_thresh: see SamAutomaticMaskGenerator.
-        stability_score_offset: see SamAutomaticMaskGenerator.
         mask_threshold: logits above it are foreground.
-        box_nms_thresh: see SamAutomaticMaskGenerator.
-        crop_n_layers: see SamAutomaticMaskGenerator.
-        crop_nms_thresh: see SamAutomaticMaskGenerator.
-        crop_overlap_ratio: see SamAutomaticMaskGenerator.
-        crop_n_points_downscale_factor: see SamAutomaticMaskGenerator.
-        point_grids: see SamAutomaticMaskGenerator.
         min_mask_region_area: holes of up to this many pixels of the low-resolution logits are filled, parts dropped.
             The official generator does this only with its CUDA kernel.
-        output_mode: see SamAutomaticMaskGenerator.
         use_m2m: whether to refine each mask once, with its logits as a prompt.
         multimask_output: see generate().
 
     Raises:
-        ConfigurationError: see SamAutomaticMaskGenerator.
     """
 
     family = "sam2"
@@ -242,10 +229,6 @@ def families_with_generators() -> list[str]:
 
 def generator_of(client: SamTritonClient, **parameters: Any) -> SamAutomaticMaskGenerator:
     """Return the generator of a client's family.
-
-    Args:
-        client: the client.
-        parameters: parameters of the generator.
 
     Raises:
         ConfigurationError: the family has no official mask generator, or a parameter is invalid.

@@ -81,8 +81,6 @@ class EncodeFlows:
     """Flows that encode an image.
 
     Args:
-        pair: the models.
-        uses_session_model: whether to send images to the session model.
         may_fall_back: whether to send images to the encoder instead while the server has no session model.
     """
 

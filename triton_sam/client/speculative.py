@@ -55,28 +55,17 @@ class SpeculativeSAM2Client(ImagesInThreads):
         ...     masks, iou = await task
 
     Args:
-        url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
-            variable TRITON_URL, else localhost:8000. Prefer gRPC: Triton then drops a cancelled request from its
-            queue. Over HTTP, Triton notices a cancellation only while it still reads the request.
-        model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam", "edgetam" or "samhq". All behave alike.
-        model_name: a variant other than the default one, see SAM2TritonClient.
+        url: see SAM2TritonClient. Prefer gRPC: Triton then drops a cancelled request from its queue. Over HTTP, Triton
+            notices a cancellation only while it still reads the request.
         timeout: seconds that one call may take after it was sent.
-        retries: maximum number of retries if the connection cannot be made or breaks.
-        headers: HTTP headers or gRPC metadata for every call.
-        ca_certs: PEM file with the certificates to trust, for https and grpcs.
-        busy: what to do when the server rejects a call because its queue is full. "raise" a ServerBusyError at once,
-            or "wait": retry, with pauses that grow to a second, until the timeout.
         max_in_flight: maximum number of requests of one lane on the wire.
         max_in_flight_total: maximum number of requests of all lanes on the wire.
         cancel_running: whether a new position also cancels a request on the wire if its lane has reached
             ``max_in_flight``. Use this if only the last mask counts: with ``max_in_flight=1``, no mask appears while
             positions arrive faster than masks. It needs gRPC: over HTTP, Triton still computes every request that it
             has read.
-        embeddings: where they are kept, see SAM2TritonClient.
-        transport: sends the requests instead of a connection to ``url``, see SAM2TritonClient.
 
-    Raises:
-        ConfigurationError: an argument is invalid. The constructor opens no connection.
+    The other arguments and the errors are those of SAM2TritonClient.
     """
 
     @timeout_in_second_place

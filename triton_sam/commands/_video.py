@@ -26,7 +26,6 @@ from . import _options
 from ._task_options import numbers
 
 DEFAULT_FAMILY = "sam2"
-"""The family whose video models are used by default."""
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,7 @@ THRESHOLD, MASK_THRESHOLD = 0.3, 0.5
 """The defaults of the reference, Sam3ImageProcessor.post_process_instance_segmentation in transformers."""
 
 MAX_TEXTS = MAX_PROMPTS
-"""Maximum number of texts in one request."""
 MAX_EXAMPLES = MAX_BOXES
-"""Maximum number of example boxes in one request."""
 
 TEXT_OF_EXAMPLES = "visual"
 """The text that the reference uses for example boxes without a text; see Sam3Processor in transformers."""

@@ -18,7 +18,6 @@ from .datasets import Dataset, Sample
 from .metrics import Answer, ObjectResult, Summary, summarize
 
 MAX_CLICKS = 8
-"""Maximum number of clicks on one object."""
 _MAX_BATCH = 16  # objects per request, to keep a response below a few megabytes
 _BATCH_PIXELS = 32_000_000  # full-size mask pixels per request, to limit the memory for large images
 _FIRST_COLUMN = 34  # characters of the table

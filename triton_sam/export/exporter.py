@@ -32,7 +32,6 @@ class Exporter(ABC):
     """Exports one family. Each exporter has one stateless instance, see Family.exporter."""
 
     name: ClassVar[str]
-    """The family's name."""
     stride: ClassVar[int] = 1
     """Settings.image_size must be a multiple of this number of pixels."""
     is_proved: ClassVar[bool] = False

@@ -158,7 +158,6 @@ class Sam1Reference:
 
 
 CHANNELS = 256
-"""Channels of the image embeddings."""
 PATCH = 16
 """Side of the patch for one token of the image encoder, in pixels."""
 
@@ -196,7 +195,6 @@ class Sam1Exporter(Exporter):
 
     name = "sam1"
     package: ClassVar[Any] = segment_anything
-    """The official package."""
     stride = PATCH
     encoder_graph: ClassVar[type[torch.nn.Module]] = Sam1Encoder
     """The module that is traced as the encoder; it takes the official model."""

@@ -23,8 +23,6 @@ def micro_sam(family: str, purpose: str, files: Mapping[str, tuple[str, str]]) -
     """Return the rows of one kind of models.
 
     Args:
-        family: name of the family.
-        purpose: see Checkpoint.
         files: maps each name, which begins with the size, to the XXH128 of the file, and its folder in the store of
             bioimage.io ("diplomatic-bug/1.2") or its key in the authors' cloud.
     """

@@ -80,8 +80,6 @@ def sam2_tracking(
         embeddings: outputs of the family's encoder: the coarse embeddings and the high-resolution features.
         side: side of the square image that the encoder takes, in pixels.
         memory_shape: shape of the memory of one frame; None: 64 channels of the size of the coarse embeddings.
-        bfloat16_memories: see Tracking.
-        prompted_memories: see Tracking.
     """
     coarse = min(embeddings, key=lambda tensor: int(tensor.shape[-1]))
     channels, small = int(coarse.shape[1]), int(coarse.shape[-1])

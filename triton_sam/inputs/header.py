@@ -177,12 +177,7 @@ def orientation(image: Image.Image) -> int:
 
 
 def size_of(image_file: bytes | Path, formats: tuple[str, ...] | None = None) -> tuple[int, int]:
-    """Return width and height of an image file after upright(), without decoding its pixels.
-
-    Args:
-        image_file: its content or its path.
-        formats: see open_header().
-    """
+    """Return width and height of an image file after upright(), without decoding its pixels."""
     stream = image_file if isinstance(image_file, Path) else io.BytesIO(image_file)
     with open_header(stream, formats) as image:
         width, height = image.size

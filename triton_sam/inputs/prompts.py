@@ -15,7 +15,6 @@ from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT, 
 from ..families.tables import MAX_PROMPT_POINTS
 
 LABELS = (LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT)
-"""The accepted labels of a point."""
 
 MASK_LOGIT = 10.0
 """The logit inside a mask prompt; outside, its negative. As in SAM2's video predictor (sam2_base.py)."""

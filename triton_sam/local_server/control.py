@@ -81,11 +81,7 @@ class SupervisedServer:
         return str(self.state.get("log", ""))
 
     def wait_until_ready(self, wanted: Sequence[str], log_start: int, deadline: float) -> dict[str, str]:
-        """Wait for a restart with these models; see load_again().
-
-        Args:
-            log_start: the length of the log before the restart.
-        """
+        """Wait for a restart with these models; see load_again()."""
         host, port = self.state["address"]
         probe = Probe(str(host), int(port))
         while time.monotonic() < deadline:

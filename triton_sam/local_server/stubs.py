@@ -30,7 +30,6 @@ ended earlier, because Python could not start."""
 PROCESSES = Path("/proc")
 STUB = b"triton_python_backend_stub"
 NOBODY = 0
-"""No process has this id."""
 
 
 @dataclass(frozen=True)

@@ -188,15 +188,6 @@ def fill_polygons(polygons: Iterable[Polygon | npt.ArrayLike], size: Size) -> Bo
     return mask
 
 
-def multi_polygon(mask: npt.ArrayLike, tolerance: float = EXACT) -> dict[str, Any]:
-    """Return a mask (H,W) as a GeoJSON geometry: x, y in pixels, y downwards, holes as inner rings.
-
-    Raises:
-        MissingDependencyError: contourpy is not installed.
-    """
-    return to_geometry(trace_polygons(mask, tolerance))
-
-
 def to_geometry(polygons: Iterable[Polygon]) -> dict[str, Any]:
     """Return polygons as a GeoJSON MultiPolygon."""
     rings = [[_closed(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons]

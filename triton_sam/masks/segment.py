@@ -24,7 +24,7 @@ from ..inputs.images import ImageSource
 from .boxes import Box, mask_to_box
 from .drawing import PALETTE, Color, crop, cutout, overlay
 from .label_map import mask_to_png, numbered_png
-from .polygons import mask_to_polygons, multi_polygon, to_feature
+from .polygons import mask_to_polygons, to_feature, to_geometry, trace_polygons
 from .rings import EXACT
 from .rle import BoolArray, Rle, mask_to_rle, rle_json_to_mask
 
@@ -338,7 +338,7 @@ def feature_collection(segments: Iterable[Segment], tolerance: float) -> dict[st
     for each in segments:
         known = {"object": each.object_index, "candidate": each.candidate, "score": each.score, "area": each.area}
         if each.area:
-            features.append(to_feature(multi_polygon(each.mask, tolerance), each.label, known))
+            features.append(to_feature(to_geometry(trace_polygons(each.mask, tolerance)), each.label, known))
     return {"type": "FeatureCollection", "features": features}
 
 

@@ -82,11 +82,7 @@ def record_hashes(files: Iterable[Path]) -> None:
 
 
 def intact_models(chosen: Sequence[RepositoryModel], *, verify: bool | None = None) -> list[RepositoryModel]:
-    """Return the models without damage in them or in the models that they call, and log one line for each other.
-
-    Args:
-        verify: see damaged_models().
-    """
+    """Return the models without damage in them or in the models that they call, and log one line for each other."""
     damage = damaged_models(chosen, verify=verify)
     reasons = without_dependents({model.name: model for model in chosen}, damage) if damage else {}
     intact = [model for model in chosen if model.name not in reasons]

@@ -20,7 +20,6 @@ EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 
 _STAGING = ".export-"
 LOCK_NAME = ".install.lock"
-"""The file in the model repository that install() locks."""
 
 
 @contextlib.contextmanager

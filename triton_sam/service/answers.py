@@ -24,7 +24,6 @@ JSON = "application/json"
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
 MAX_MASK_PIXELS = 400_000_000
-"""Maximum total pixels of the masks in one response."""
 
 
 def client_prompt(request: SegmentRequest) -> dict[str, Any]:

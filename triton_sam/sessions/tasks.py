@@ -234,7 +234,6 @@ class Task:
 Submit = Callable[[Callable[[], None]], "Future[None]"]
 """Runs work later, in any thread."""
 CURRENT: ContextVar[Task | None] = ContextVar("task", default=None)
-"""The task of this thread."""
 
 
 @contextlib.contextmanager

@@ -35,7 +35,6 @@ _START_WITH_ADMIN = "start it with `triton-sam serve --admin`, or its container 
 RETRY_PAUSE = 0.2
 """Seconds before the first retry of a call. The pause doubles with each further retry."""
 MAX_PAUSE = 1.0
-"""Maximum seconds of a pause."""
 PAUSE_FOR_DEAD_PROCESS = 3.0
 """Seconds before the first retry after the process of a model has ended; the next pause is four times as long.
 
@@ -222,7 +221,6 @@ class Attempts:
     Args:
         retries: maximum number of attempts after the first one; 0: never retry.
         has_answered: whether the server has answered before, for this model.
-        waits_if_busy: whether to wait for a busy server.
     """
 
     def __init__(self, retries: int, *, has_answered: bool = False, waits_if_busy: bool = False) -> None:

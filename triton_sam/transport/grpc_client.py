@@ -30,11 +30,6 @@ class GrpcClient:
 
     All threads share one channel, which the first call opens. A failed channel is replaced, for the reason given at
     options._GRPC_OPTIONS; it closes itself after its last call.
-
-    Args:
-        url: the server's URL.
-        headers: sent with every call.
-        ca_certs: PEM file with the certificates to trust, for grpcs; None for the system's.
     """
 
     def __init__(

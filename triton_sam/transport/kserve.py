@@ -55,7 +55,6 @@ class KServeClient:
 
     Args:
         url: the server's URL; its path is the prefix of all paths.
-        headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https; None for the system's.
     """
 
@@ -71,12 +70,6 @@ class KServeClient:
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """Run one inference with the newest version of a model.
-
-        Args:
-            model: name of the model.
-            inputs: arrays by tensor name; bool, integers, floats, or bytes (dtype object or S).
-            outputs: names of the outputs to send back.
-            call: the call that this request belongs to; it has the deadline.
 
         Returns:
             Read-only arrays by output name. Outputs that the server did not send are missing.

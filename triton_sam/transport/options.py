@@ -35,11 +35,6 @@ _GRPC_OPTIONS = [
 def check_number(name: str, value: object, *, whole: bool = False) -> None:
     """Check the type of an argument that users may read from text, such as a setting. NumPy's numbers are accepted.
 
-    Args:
-        name: the name of the argument.
-        value: its value.
-        whole: whether it must be an integer.
-
     Raises:
         ConfigurationError: it is not a number, or not an integer.
     """

@@ -28,7 +28,6 @@ def hint(url: ServerUrl, error: SamError | None = None) -> str:
     Triton has three ports: 8000 for HTTP, 8001 for gRPC and 8002 for metrics, unless they were changed.
 
     Args:
-        url: the URL that failed.
         error: the error that is shown before the hint. If it already names Triton's ports, no hint is added.
     """
     if url.is_secure:

@@ -59,7 +59,6 @@ MAX_POINTS = 1024
 MAX_JOB_POINTS = 16384
 """Maximum number of points of one search for all objects, over all crops."""
 MAX_OBJECTS = MAX_PROMPTS
-"""Maximum number of objects in one request."""
 
 BAD_REQUEST = "BAD_REQUEST"
 INTERNAL = "INTERNAL"

@@ -1,7 +1,4 @@
-"""The clients of videos: prompts at any frame become the masks of the objects in all frames.
-
-The docstring of `triton_sam.client` lists the steps of a frame.
-"""
+"""The clients of videos: prompts at any frame become the masks of the objects in all frames."""
 
 from .aio import AsyncSAM2VideoClient, AsyncVideo
 from .sync import SAM2VideoClient

@@ -43,10 +43,6 @@ class Pass:
     Args:
         order: the frames of the session in the order in which they are tracked.
         total: their number, None if it is unknown.
-        reverse: whether the pass goes towards the first frame.
-        outputs: the requested outputs.
-        stop: ends the pass.
-        on_progress: see OnProgress.
     """
 
     order: Iterator[int]
@@ -333,11 +329,7 @@ class Video:
                 yield frame, read(answer, frame=frame)
 
     def _read_and_send(self, index: int, sends: bool, words: bool = False) -> bool:
-        """Read a frame, and send it if ``sends``; return False if the video ends before it.
-
-        Args:
-            words: whether the frame will be searched for words.
-        """
+        """Read a frame, and send it if ``sends``; return False if the video ends before it."""
         try:
             self._frames.content(index)
         except PromptError:

@@ -131,7 +131,7 @@ def chosen_frames(
     """Return the frames to search; see find_in_video().
 
     Args:
-        num_frames: number of frames; None for a stream.
+        num_frames: None for a stream.
         every: distance between searched frames; None: only the first frame.
         start: index of the first frame.
         stop: index after the last frame; None: the end of the video.

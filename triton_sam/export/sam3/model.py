@@ -77,11 +77,7 @@ def detector_configuration(size: str) -> Any:
 
 
 def load_official(checkpoint: Path, official: Any, **options: Any) -> Any:
-    """Return a transformers model of a class with the weights of a checkpoint.
-
-    Args:
-        options: arguments of the class.
-    """
+    """Return a transformers model of a class with the weights of a checkpoint."""
     folder = checkpoint_folder(checkpoint)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)

@@ -27,9 +27,6 @@ def sam2_of(model: Any, add_no_memory: bool) -> Any:
     SAM2's encoder adds the no-memory embedding, which the memory attention subtracts again. If SAM3's encoder leaves it
     out, the tracking decoder adds it to all embeddings with the dense prompt, and the memory attention subtracts it
     from its output beforehand.
-
-    Args:
-        add_no_memory: whether the encoder adds the no-memory embedding.
     """
     base = transformers_modules.sam2_of(model)
     if not add_no_memory:

@@ -34,7 +34,6 @@ from .bridge import Bridge, FoundInstance, Lenient, Target
 
 MAX_NAME = 200
 MAX_PROMPTS = 1024
-"""Maximum number of prompts in one call."""
 TRACK_SECONDS = 3600.0
 """Timeout of a call that follows objects."""
 FOLDER = "qupath/"

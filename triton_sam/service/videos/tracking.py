@@ -145,7 +145,6 @@ class Tracking:
     ) -> None:
         self.records = Records(budgets.video_masks)
         self.prompted: dict[int, set[int]] = {}
-        """The prompted frames of each object."""
         self.every = every
         self._frames = frames
         self._client = client

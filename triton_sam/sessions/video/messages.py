@@ -26,7 +26,6 @@ from .tracker import Row
 
 MAX_FRAME = (1 << 31) - 1
 MAX_FRAMES = 256
-"""Maximum number of frames in one request."""
 NO_OBJECT = -1024.0
 """The logits and the score of an object without an output in a frame, as in the official predictor."""
 

@@ -126,19 +126,8 @@ class SpeculativeSAM2Client(ImagesInThreads):
     def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
         """Encode an image and make it the current one of all lanes. After an error, the earlier image stays current.
 
-        This method blocks. Inside an event loop, use set_image_async() instead.
-
-        Args:
-            image: path, encoded bytes, Pillow image or uint8 RGB array (H,W,3). ``image_path`` is a second spelling.
-            image_size: side of the encoder's input in pixels. Omit it: only the family's own size is accepted.
-
-        Returns:
-            The embeddings, as in ``image_embeddings``.
-
-        Raises:
-            ConfigurationError: the encoder has another image_size.
-            ImageError: the source is not a usable image.
-            ServerError: see triton_sam.errors.
+        This method blocks. Inside an event loop, use set_image_async() instead. Arguments, result and errors are those
+        of SAM2TritonClient.set_image().
         """
         self._threads.check()
         return self._client.set_image(image, image_size)

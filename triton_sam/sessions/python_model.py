@@ -98,7 +98,7 @@ class TritonMetrics:
     """
 
     def __init__(
-        self, pb_utils: Any, model: str, kinds: Iterable[str], counters: Mapping[str, str], gauges: Mapping[str, str]
+        self, model: str, kinds: Iterable[str], counters: Mapping[str, str], gauges: Mapping[str, str]
     ) -> None:
         types = pb_utils.MetricFamily
         # Triton drops a family as soon as it has no reference.
@@ -174,7 +174,7 @@ class PythonModel(ABC):
         self._sizes = sizes
         self._pools = tuple(pools)
         kinds = [*other_kinds, *(pool.name for pool in self._pools)]
-        self.metrics = TritonMetrics(pb_utils, self.name, kinds, counters, gauges)
+        self.metrics = TritonMetrics(self.name, kinds, counters, gauges)
         self.waiting = Waiting(kinds, self._reports, self.metrics.set_waiting)
         self.metrics.report({}, sizes(None))
         restarts = float(os.environ.get(RESTARTS_VARIABLE, "0"))

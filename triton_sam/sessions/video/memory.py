@@ -203,31 +203,23 @@ def closest(prompted: Collection[int], frame: int, count: int) -> Collection[int
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of each session of a model; see wire.video.parameters."""
+    """The limits of each session of a model, by the names of the model's parameters; see wire.video.parameters."""
 
-    objects: int = video.DEFAULT_MAX_OBJECTS
-    prompted_frames: int = video.DEFAULT_MAX_PROMPTED_FRAMES
+    max_objects: int = video.DEFAULT_MAX_OBJECTS
+    max_prompted_frames: int = video.DEFAULT_MAX_PROMPTED_FRAMES
     session_bytes: int = video.DEFAULT_SESSION_BYTES
-
-    def as_json(self) -> dict[str, int]:
-        """Return the limits by the names of the model's parameters."""
-        return {
-            "max_objects": self.objects,
-            "max_prompted_frames": self.prompted_frames,
-            "session_bytes": self.session_bytes,
-        }
 
     def check_objects(self, count: int) -> None:
         """Raise an error for more objects than a session may have."""
-        if count > self.objects:
-            raise PromptError(f"max_objects: a session may have at most {self.objects} objects: remove one first")
+        if count > self.max_objects:
+            raise PromptError(f"max_objects: a session may have at most {self.max_objects} objects: remove one first")
 
     def check_prompted_frames(self, object_id: int, count: int) -> None:
         """Raise an error for more prompted frames than an object may have."""
-        if count > self.prompted_frames:
+        if count > self.max_prompted_frames:
             raise PromptError(
-                f"max_prompted_frames: object {object_id} may have prompts in at most {self.prompted_frames} frames: "
-                "clear the prompts of one first"
+                f"max_prompted_frames: object {object_id} may have prompts in at most {self.max_prompted_frames} "
+                "frames: clear the prompts of one first"
             )
 
     @staticmethod

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -152,7 +152,7 @@ class VideoModel:
         result = {
             "session_id": session.session_id,
             "limits": {
-                **limits.as_json(),
+                **asdict(limits),
                 "max_sessions": self._settings.sessions,
                 "idle_seconds": self._settings.idle_seconds,
                 "max_frames": MAX_FRAMES,

@@ -113,8 +113,7 @@ class Tracker:
         memory.release(frame)
         direction = memory.frames.direction(frame)
         is_new = direction is None or not memory.prompted
-        previous = (memory.new_prompted if is_new else memory.new_tracked).get(frame)
-        previous = previous or memory.prompted.get(frame) or memory.tracked.get(frame)
+        previous = memory.shown(frame, is_new)
         mask = None if previous is None or previous.logits is None else previous.logits[None]
         prompt = DecoderPrompt(
             points.coords[None],

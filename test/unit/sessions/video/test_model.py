@@ -228,7 +228,7 @@ def test_a_session_keeps_to_its_bytes():
 
 
 def test_limits_have_names():
-    server = Server(limits=Limits(objects=2, prompted_frames=3))
+    server = Server(limits=Limits(max_objects=2, max_prompted_frames=3))
     session = server.start(num_frames=9)
     for frame in range(3):
         session.click(frame)

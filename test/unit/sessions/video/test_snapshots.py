@@ -67,7 +67,7 @@ def test_damaged_snapshots_are_one_error(video_sessions):
     other = Server()
     other.model._identity = "other weights"
     refused(InputError, "other models", other.ask, "start_session", tensors={"snapshot": text(content)})
-    few = Server(limits=Limits(objects=1, prompted_frames=0))
+    few = Server(limits=Limits(max_objects=1, max_prompted_frames=0))
     refused(PromptError, "max_prompted_frames", few.ask, "start_session", tensors={"snapshot": text(content)})
 
 

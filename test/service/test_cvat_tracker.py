@@ -28,7 +28,7 @@ def fresh(running):
     found = running.service.app.state.videos.sessions
     for video in found._sessions.values():
         video.used = -1e9
-    wait_until(lambda: len(found) == 0)
+    wait_until(lambda: not found._sessions)
 
 
 pytestmark = pytest.mark.usefixtures("fresh")

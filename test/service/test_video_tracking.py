@@ -197,7 +197,7 @@ def test_masks_have_a_budget(mp4):
         drawn.service.http.post(f"{path}/prompts", json=POINT)
         name, data = track(drawn.service.http, path)[-1]
         assert (name, data["status"]) == ("error", 503)
-        assert 1 < len(drawn.service.app.state.videos.get(path.rsplit("/", 1)[1]).tracking.records) < 24
+        assert 1 < len(drawn.service.app.state.videos.get(path.rsplit("/", 1)[1]).tracking.records.all()) < 24
         drawn.service.http.delete(path)
         assert used(drawn.service, "video_masks") == 0
 

@@ -14,7 +14,6 @@ from ..._common.extras import missing
 from ...errors import ConfigurationError
 from ...families.edgetam import EDGETAM
 from ...families.tables import ENCODER, ModelSpec
-from ..checkpoint import SINGLE_NAME
 from ..exporter import Exporter
 from ..reference import Answer, Frames, Prompt, TransformersReference, VideoReference
 from ..settings import Settings
@@ -85,6 +84,8 @@ class EdgeTamReference(TransformersReference):
 VIDEO_STRIDE = 256
 """With --video, the image size must be a multiple of this number, because a memory has 16 x 16 equal parts."""
 
+WEIGHTS_NAME = "model.safetensors"
+"""The file with the weights in a folder in transformers' layout."""
 
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"repvit_m1": {}, "micro": {"embed_dim": (8, 16, 32, 64), "depth": (1, 1, 1, 1)}}
@@ -134,7 +135,7 @@ class EdgeTamExporter(Exporter):
 
     def restore(self, model: Any, checkpoint: str | Path, chosen: str) -> None:
         path = Path(checkpoint)
-        super().restore(model, path / SINGLE_NAME if path.is_dir() else path, chosen)
+        super().restore(model, path / WEIGHTS_NAME if path.is_dir() else path, chosen)
 
     def adapt(self, state: dict[str, Any], model: Any) -> None:
         adapt_names(state, torch.cat, lambda weight: weight.chunk(2))
@@ -208,6 +209,7 @@ def image_model(model: Any) -> torch.nn.Module:
 
 
 def has_video(model: Any) -> bool:
+    """Return whether a model from load() has the weights for videos."""
     return not getattr(model, _WITHOUT_VIDEO, False)
 
 

@@ -140,9 +140,6 @@ class Decoders:
         self._forgotten: weakref.WeakSet[VideoFile] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def frame(self, video: VideoFile, index: int, purpose: Purpose) -> Frame:
         """Return a frame. This blocks."""
         found = self._source(video, purpose).frame(index)

@@ -25,9 +25,6 @@ class Records:
         self._labels: dict[int, bytes] = {}
         self.nbytes = 0
 
-    def __len__(self) -> int:
-        return len(self._frames)
-
     def put(self, frame: int, records: Iterable[MaskRecord], labels: bytes | None = None) -> None:
         """Store masks of one frame; they replace earlier ones."""
         kept = self._frames.get(frame, {})

@@ -57,9 +57,6 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def start(self) -> None:
         self._sweeper = asyncio.create_task(self._sweep())
 

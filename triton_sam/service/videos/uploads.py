@@ -198,7 +198,7 @@ class _Parts:
             "on_header_end": self._header_end,
             "on_headers_finished": self._open,
             "on_part_data": self._data,
-            "on_part_end": self._close,
+            "on_part_end": self.close,
             "on_end": self._end,
         }
         parser: Any = MultipartParser  # it limits the number and the size of a part's headers
@@ -259,9 +259,6 @@ class _Parts:
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
             self._file.write(data[start:end])
-
-    def _close(self) -> None:
-        self.close()
 
     def _end(self) -> None:
         self._has_ended = True

@@ -211,7 +211,7 @@ def test_confirmed_objects_count_as_prompted_until_others_follow(video_sessions,
 
 def test_confirmed_frames_respect_the_limit_of_prompted_frames(video_sessions, session):
     tracker = video_sessions.model.sessions.by_id[session.id].tracker
-    tracker.limits = type(tracker.limits)(prompted_frames=1)
+    tracker.limits = type(tracker.limits)(max_prompted_frames=1)
     session.do("update_memories", frame_index=1, confirmed=[1])
     assert list(tracker.objects[1].prompted) == [0]
     assert tracker.objects[1].tracked[1].memory is not None

@@ -1,4 +1,4 @@
-"""The sync client against a real Triton, with embeddings in its requests."""
+"""The sync client against a real Triton: its threads, and its masks against the truth."""
 
 import contextlib
 import json
@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
 from PIL import Image
 from tritonclient import grpc
 
@@ -14,52 +13,6 @@ from triton_sam import SAM2TritonClient
 from triton_sam.masks import intersection_over_union
 
 POINT = [[200, 180]]
-
-
-@pytest.fixture(scope="module")
-def demo_client(server, images):
-    with SAM2TritonClient(server.grpc_url, embeddings="client") as demo_client:
-        demo_client.set_image(images / "shapes.jpg")
-        yield demo_client
-
-
-def test_shapes_and_types(demo_client):
-    box = [90, 70, 310, 290]
-    for prompt, objects in (
-        ({"point_coords": POINT}, 1),
-        ({"point_coords": [[200, 180], [520, 145], [1, 1]], "point_labels": [1, 0, 0]}, 1),
-        ({"point_coords": [[[200, 180]], [[520, 145]]], "point_labels": [[1], [1]]}, 2),
-        ({"box": box}, 1),
-        ({"box": [box] * 4}, 4),
-        ({"point_coords": POINT, "point_labels": [0], "box": box}, 1),
-        ({"mask_input": np.zeros((256, 256))}, 1),
-        ({"point_coords": POINT, "mask_input": demo_client.predict(POINT)[0][0]}, 1),
-    ):
-        for multimask, candidates in ((False, 1), (True, 3)):
-            masks, iou = demo_client.predict(**prompt, multimask_output=multimask)
-            assert masks.shape == (objects, candidates, 256, 256)
-            assert iou.shape == (objects, candidates)
-            assert masks.dtype == iou.dtype == np.float32
-            assert np.isfinite(masks).all()
-            assert np.abs(masks).max() <= 32
-    assert (
-        np.abs(demo_client.predict(**prompt)[0] - demo_client.predict(POINT)[0]).max() > 1e-3
-    )  # the mask changes the answer
-
-
-def test_both_protocols_and_all_sources_agree_bit_for_bit(server, images):
-    answers = []
-    calls = [
-        (server.http_url, images / "shapes.jpg"),
-        (server.grpc_url, (images / "shapes.jpg").read_bytes()),
-        (server.http_url, np.asarray(Image.open(images / "shapes.jpg"))),
-    ]
-    for address, source in calls:
-        with SAM2TritonClient(address, embeddings="client") as client:
-            client.set_image(source)
-            answers.append(client.predict(POINT, [1])[0])
-    for answer in answers[1:]:
-        np.testing.assert_array_equal(answer, answers[0])
 
 
 def test_no_thread_gets_the_answer_of_another(server, images, monkeypatch):

@@ -16,7 +16,6 @@ from support.faulty_proxy import FaultyProxy
 from support.session_requests import (
     IMAGE_BYTES,
     IMAGES_IN_CACHE,
-    bomb,
     colored,
     encoded,
     metrics,
@@ -173,6 +172,15 @@ def test_a_mask_survives_plain_json_and_json_with_binary_tensors(server, transpo
     assert base64.b64decode(plain, validate=True) == answer.data[length + 4 :]  # before each element stands its length
 
 
+def test_a_job_finds_all_objects(http_client, transport, content):
+    """Parameters, filters and answers are in test/unit/everything, test/unit/client and test/unit/sessions."""
+    search = {"points_per_side": 4, "pred_iou_thresh": 0.5, "stability_score_thresh": 0.8}
+    inputs = {"image": text(content), "everything": text(json.dumps(search).encode())}
+    objects = json.loads(transport.infer("sam2", inputs, ["result_json"])["result_json"][0])["objects"]
+    expected = http_client.everything(content, **search)
+    assert [each["segmentation"]["counts"] for each in objects] == [each.to_rle()["counts"] for each in expected] != []
+
+
 def test_figures_are_in_the_metrics(server, transport, content):
     before = metrics(server)
     upload(transport, colored(77))
@@ -192,20 +200,11 @@ def test_figures_are_in_the_metrics(server, transport, content):
 
 
 BAD = {
-    "not an image": ({"image": text(b"hello")}, "BAD_IMAGE: the image is not an image"),
     "truncated": ({"image": "truncated"}, "BAD_IMAGE: the image cannot be read"),
-    "bomb": ({"image": text(bomb())}, "BAD_IMAGE: the image is too large"),
-    "unknown id": ({"image_id": text(b"0123")}, "UNKNOWN_IMAGE_ID"),
     "both": ({"image": text(b"x"), "image_id": text(b"x")}, "BAD_REQUEST: give either"),
     "format": (
         {"image": "good", "output_format": text(b"gif")},
         "BAD_REQUEST: output_format must be one of logits, rle, png, png_base64, not 'gif'",
-    ),
-    "NaN": ({"image": "good", **point_inputs(float("nan"))}, "BAD_PROMPT: point_coords holds NaN"),
-    "outside": ({"image": "good", **point_inputs(5000)}, "BAD_PROMPT: point .* lies outside"),
-    "10,000 points": (
-        {"image": "good", "point_coords": np.ones((1, 10_000, 2), np.float32)},
-        "BAD_PROMPT: 10000 points: a request may have at most 1024",
     ),
     "too many objects": (
         {"image": "good", "boxes": np.tile(np.float32([[1, 1, 9, 9]]), (200, 1))},

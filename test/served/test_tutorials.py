@@ -18,6 +18,7 @@ from PIL import Image
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
+from triton_sam.masks import rle_to_mask
 
 ROOT = checkout()
 if ROOT is None or os.name != "posix":
@@ -92,7 +93,7 @@ def middle(feature: dict) -> np.ndarray:
     return (points.min(axis=0) + points.max(axis=0)) / 2
 
 
-def test_from_boxes_to_masks(follow, capsys):
+def test_from_boxes_to_masks(follow, service_triton, capsys):
     folder = follow("boxes.md")
     assert "2 images, 3 prompts, 0 errors, 1 skipped" in capsys.readouterr().err
     document = json.loads((folder / "masks/coco.json").read_text())
@@ -100,6 +101,13 @@ def test_from_boxes_to_masks(follow, capsys):
     assert "line 3" in (folder / "masks/skipped.jsonl").read_text()
     assert len((folder / "masks/yolo/labels/shapes.txt").read_text().splitlines()) == 2
     assert (folder / "masks/labels/coffee.jpg.png").exists()
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(folder / "photos/coffee.jpg")
+        (expected,) = client.segment(box=[120, 80, 480, 320])
+    np.testing.assert_array_equal(rle_to_mask(document["annotations"][0]["segmentation"]), expected.mask)
+    models = json.loads((folder / "masks/manifest.json").read_text())["models"]
+    assert models.keys() == {"sam2_encoder", "sam2_decoder", "weights"}
+    assert len(models["weights"]) == 32
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Words and example boxes through a real Triton: equal to transformers' Sam3Model, one encode, healing, errors."""
+"""Words and example boxes through a real Triton: equal to transformers' Sam3Model, one encode."""
 
 import gc
 import json
@@ -20,7 +20,6 @@ from support.two_workers import return_free_memory  # noqa: E402
 from support.video_graphs import write_video_models  # noqa: E402
 
 from triton_sam import (  # noqa: E402
-    PromptError,
     SAM2TritonClient,
     SAM2VideoClient,
     VideoRules,
@@ -29,7 +28,6 @@ from triton_sam import (  # noqa: E402
 )
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.concepts.instances import without_doubles  # noqa: E402
-from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
@@ -93,24 +91,6 @@ def moving(count: int) -> list[np.ndarray]:
     return [np.roll(noise(11), 3 * index, axis=1) for index in range(count)]
 
 
-def summary(found) -> list[tuple]:
-    return [(each.label, each.score, each.found_box, each.to_rle()["counts"]) for each in found]
-
-
-def test_a_server_without_the_models(exported, tmp_path):
-    """The first test, because two servers of words at a time would take 9 GB."""
-    write_programs(tmp_path, get_family("sam3"), video=False)
-    for name in ("sam3_encoder", "sam3_decoder"):
-        shutil.copytree(exported.repository / name, tmp_path / name)
-    with (
-        LocalServer(tmp_path, models=["sam3"]) as server,
-        SAM2TritonClient(server.http_url, "sam3", timeout=300) as client,
-    ):
-        with pytest.raises(ModelNotReadyError, match="triton-sam setup sam3 --concepts"):
-            client.find("dog", image=noise(9))
-        assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
-
-
 def test_instances_equal_the_official_detector(exported, request):
     """Detector, models in this process and server exist one after the other, because each takes gigabytes."""
     answered = answered_cases(Sam3ConceptReference(exported.model.concepts, None), PHOTO)
@@ -146,27 +126,6 @@ def test_words_and_clicks_cost_one_encode(client, clicks_first):
         (expected,) = alone.segment(box=[5, 5, 40, 40])
     np.testing.assert_array_equal(clicked[0].mask, expected.mask)
     assert clicked[0].score == pytest.approx(expected.score, abs=1e-6)
-
-
-def test_an_image_that_the_server_lost_is_found_again(client):
-    found = client.find("dog", image=noise(4), **ALL)
-    found.image.remote.image_id = "0" * 32
-    again = client.find("dog", image=found.image, **ALL)
-    assert summary(again) == summary(found)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"text": "x " * 900}, "tokens with the start and the end"),
-        ({"text": "x" * 10_000}, "has 10000 characters"),
-        ({"boxes": [500, 500, 600, 600]}, "lies outside the image, which has 80 x 60 pixels"),
-    ],
-    ids=["tokens", "characters", "outside"],
-)
-def test_a_mistake_that_only_the_server_sees(client, arguments, message):
-    with pytest.raises(PromptError, match=message):
-        client.find(**arguments, image=noise(8))
 
 
 def test_annotate_finds_the_same(client, words_server, tmp_path):

@@ -125,7 +125,7 @@ ANNOTATE = [
     ("annotate set --out out --with everything --prompts a.json", "--prompts is for --with boxes, points and masks"),
     *(
         (f"annotate set/boxes.json --out out --with {more} --class-names cat", "--class-names is for --with boxes")
-        for more in ("boxes", "masks", "boxes --prompts set/boxes.json", "everything")
+        for more in ("boxes", "masks", "boxes --prompts set/boxes.json")
     ),
     ("annotate set --out out --with everything --points-per-side 0", "points_per_side"),
     *((f"annotate set --out out --with {task}", "--prompts FILE") for task in ("points", "boxes", "masks")),
@@ -183,10 +183,7 @@ VERIFY = [
     ("verify video sam2 --random --frames 3", "at least 4 frames"),
     ("verify video-words sam3 --random --frames 1", "there must be 2 frames"),
     ("verify everything sam2 --random --points-per-side 0", "must be at least 1"),
-    *(
-        (f"verify {what} --checkpoint x.pt --seed 0", "--seed is for --random")
-        for what in ("sam3", "sam2-video", "sam1-everything", "words sam3", "openvino sam2")
-    ),
+    ("verify sam3 --checkpoint x.pt --seed 0", "--seed is for --random"),
     ("verify openvino sam2 --size tiny", "--size is for a fresh export"),
     ("verify openvino sam2 --random --exported .", "--exported and --name are for models that exist"),
 ]

@@ -1,23 +1,21 @@
 """The data sets of `triton-sam evaluate`, and J and F of videos against cases computed by hand."""
 
-import numpy as np
-import pytest
-from PIL import Image
-
-from triton_sam.errors import ConfigurationError, ImageError, InputError
-
-pytest.importorskip("scipy", reason="needs the evaluate extra")
-pytest.importorskip("skimage", reason="needs the evaluate extra")
 import functools
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pytest
+from PIL import Image
 from support.commands import call
 from support.tracked import HEIGHT, SIDE, DiscServer, disc
 from support.video_server import open_video
 
-from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.errors import ConfigurationError, ImageError, InputError
+
+pytest.importorskip("scipy", reason="needs the evaluate extra")
+pytest.importorskip("skimage", reason="needs the evaluate extra")
 from triton_sam.evaluation.clicks import tight_box
 from triton_sam.evaluation.datasets import (
     KnownVideo,

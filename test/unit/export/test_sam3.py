@@ -20,13 +20,12 @@ from support.family_exports import FamilyExport, sam3_reduced  # noqa: E402
 from torchvision.transforms.v2.functional import resize  # noqa: E402
 from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor  # noqa: E402
 
-from triton_sam.errors import CheckpointError, PromptError  # noqa: E402
+from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export.sam3.graphs import Sam3Encoder  # noqa: E402
 from triton_sam.export.sam3.recipe import EXPORTER  # noqa: E402
 from triton_sam.families.sam3 import SAM3  # noqa: E402
 from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.inputs.resample import resize_bytes  # noqa: E402
-from triton_sam.verify import OnnxClient  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 FAMILY = SAM3
@@ -108,14 +107,6 @@ def test_best_of_three() -> None:
     assert single[:, 0, 0, 0].tolist() == [1, 5]
     assert scores.tolist() == [[pytest.approx(0.9)], [pytest.approx(0.8)]]
     assert FAMILY.read_masks(outputs, True)[0].shape == (2, 3, 288, 288)
-
-
-@pytest.mark.slow
-def test_mask_prompt_is_refused(reduced: FamilyExport, images: Path) -> None:
-    client = OnnxClient(reduced.files, "sam3")
-    client.image_embeddings = client.encode(np.zeros((8, 8, 3), np.uint8))
-    with pytest.raises(PromptError, match="does not accept mask_input"):
-        client.predict([[1, 1]], mask_input=np.zeros((288, 288)))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the local serve
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import LocalServerError  # noqa: E402
 from triton_sam.local_server import closed, ports, settings, stub_path  # noqa: E402
-from triton_sam.local_server.closed import PlainNames, closed_options, hide_key, is_plain, make_run_directory  # noqa: E402
+from triton_sam.local_server.closed import PlainNames, hide_key, is_plain, make_run_directory  # noqa: E402
 from triton_sam.local_server.probe import NOT_LOADED, explain, unread_configs  # noqa: E402
 from triton_sam.local_server.settings import (  # noqa: E402
     CUDA_POOL,
@@ -104,16 +104,6 @@ def test_complete_configurations_are_not_completed():
     assert completion_options(folders, [NO_COMPLETION]) == []
     for text in ('backend: "python"', 'input {name: "x"} output {name: "y"}'):
         assert completion_options([*folders, RepositoryModel(Path("mine"), parse_config(text))], []) == []
-
-
-def test_a_log_of_the_options_does_not_contain_the_key(tmp_path):
-    options = closed_options([], [], tmp_path)
-    hidden = [hide_key(option) for option in options]
-    changed = [option for option in hidden if option not in options]
-    assert changed == [
-        "--http-restricted-api=shared-memory,trace,logging:triton-sam=***",
-        "--grpc-restricted-protocol=shared-memory,trace,logging:triton-sam=***",
-    ]
 
 
 @pytest.mark.parametrize(

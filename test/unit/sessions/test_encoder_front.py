@@ -104,11 +104,6 @@ def test_a_file_is_what_the_clients_of_this_package_make_of_it(form):
     np.testing.assert_array_equal(from_jpeg(content, family), expected)
 
 
-def test_a_file_of_another_size_is_refused():
-    with pytest.raises(ImageError, match="64 x 65 pixels, but the encoder takes 64 x 64"):
-        from_jpeg(file(SIDE, SIDE + 1), get_family("sam2").at(SIDE))
-
-
 def test_parameters_of_requests():
     assert read_options("", "unit") == FrontOptions(False, "unit")
     assert read_options('{"request_fp16": "true", "pixels": "auto", "other": 1}', "unit") == FrontOptions(True, "auto")

@@ -1,15 +1,12 @@
 """The words of the official SAM2VideoPredictor."""
 
-import concurrent.futures
-
 import numpy as np
 import pytest
-from support.conditions import PATIENCE
-from support.video_server import Camera, VideoServer, open_video
+from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
 from triton_sam.client.video.predictor import SAM2VideoPredictor
-from triton_sam.errors import ConfigurationError, PromptError
+from triton_sam.errors import PromptError
 
 FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(12)]
 
@@ -85,17 +82,3 @@ def test_wrong_calls_are_errors_as_in_the_official_predictor(predictor):
         predictor.remove_object(state, 5, strict=True)
     with pytest.raises(PromptError, match="nothing to track"):
         next(predictor.propagate_in_video(state))
-
-
-def test_closing_the_video_ends_a_prompt_that_waits_for_its_frame(predictor):
-    camera = Camera(FRAMES[:1])
-    state = predictor.init_state(iter(camera))
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        try:
-            adding = pool.submit(predictor.add_new_points_or_box, state, 1, 1, [[1, 1]], [1])
-            assert camera.waits.wait(PATIENCE)
-            state.video.close()
-            with pytest.raises(ConfigurationError, match="this video is closed"):
-                adding.result(PATIENCE / 4)
-        finally:
-            camera.comes.set()

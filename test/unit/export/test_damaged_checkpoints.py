@@ -54,7 +54,7 @@ from triton_sam.export.stored import Stored  # noqa: E402
         header_of({"a": entry(shape=(1,))}, bytes(8)),
         header_of({"a": entry(shape=(-2, -1))}, bytes(8)),
         header_of({"a": entry(shape=[1] * 100_000)}, bytes(8)),
-        header_of({"a": entry("F32", (2,), (0, 7))}, bytes(7)),
+        header_of({"a": entry("F32", (1,), (0, 7))}, bytes(7)),
         header_of({"a": entry(), "b": entry()}, bytes(8)),
         header_of({"a": entry(), "b": entry(offsets=(9, 17))}, bytes(17)),
         header_of({"a": {"dtype": "F32"}}, bytes(8)),

@@ -86,7 +86,7 @@ def test_closing_a_video_ends_a_prompt_that_waits_for_its_frame(video_server):
             adding = pool.submit(video.add, 1, 1, points=[[1, 1]])
             assert camera.waits.wait(PATIENCE)
         with pytest.raises(ConfigurationError, match="this video is closed"):
-            adding.result(PATIENCE)
+            adding.result(PATIENCE / 4)
         camera.comes.set()
     assert "add_prompt" not in video_server.operations()
 

@@ -96,6 +96,16 @@ def test_the_other_formats(export):
     )
 
 
+def test_images_of_equal_names_in_folders_keep_their_folders(export):
+    lines = line("a/one.jpg"), line("b/c/one.jpg")
+    coco = json.loads(unpacked(export("coco", *lines))["coco.json"])
+    assert [each["file_name"] for each in coco["images"]] == ["a/one.jpg", "b/c/one.jpg"]
+    assert sorted(unpacked(export("labels", *lines))) == ["labels/a/one.jpg.png", "labels/b/c/one.jpg.png"]
+    for names in (("a", "a.png/b"), ("a.png/b", "a")):
+        refused = export("labels", *map(line, names))
+        assert (refused.status_code, "rename it" in refused.json()["detail"]) == (422, True)
+
+
 def test_a_large_data_set_may_take_longer_than_other_requests(monkeypatch):
     """Twenty photographs of 12 megapixels with twenty objects each take a minute."""
     timeout = 0.5
@@ -118,6 +128,9 @@ BAD_LINES = (
     (("nonsense",), 422, "line 1"),
     ((line(), line(name="../two.jpg")), 422, "line 2: name"),
     ((line(name=".."),), 422, "line 1: name"),
+    ((line(name="/one.jpg"),), 422, "line 1: name"),
+    ((line(name="a/../one.jpg"),), 422, "line 1: name"),
+    ((line(name=f"{'a/' * 17}one.jpg"),), 422, "line 1: name"),
     ((line(colour="red"),), 422, "there is no member 'colour'"),
     ((line(objects=[("two\nlines", LARGE)]),), 422, "objects.0.label"),
     ((line(width=41),), 422, "a mask of 40 x 30 pixels in an image of 41 x 30"),

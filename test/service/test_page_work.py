@@ -248,7 +248,7 @@ def test_hidden_objects_are_left_out_of_data_sets_and_files_that_cannot_be_read_
         assert set(page.page.evaluate(DRAWN_PATHS)) == found
     with zipfile.ZipFile(io.BytesIO(page.download("#export")[1])) as archive:
         coco = json.loads(archive.read("coco.json"))
-    assert (coco["images"][0]["file_name"], coco["categories"][0]["name"]) == (f"{'x' * 196}.jpg", "dog" * 20)
+    assert (coco["images"][0]["file_name"], coco["categories"][0]["name"]) == (f"a/{'x' * 196}.jpg", "dog" * 20)
     thumb = page.page.locator("#thumbs button").last
     assert thumb.get_attribute("aria-current") == "false"
     thumb.click()  # the same image again

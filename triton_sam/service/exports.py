@@ -42,6 +42,8 @@ PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\x{FFFE}\x{FFFF}]*$"
 """XML and class lists cannot contain control characters."""
 MAX_FILE_NAME = 200
 """Bytes; file systems allow 255, including the suffixes that writers add."""
+MAX_PATH, MAX_FOLDERS = 1000, 16
+"""Maximum bytes of a name with its folders, and number of these folders."""
 
 
 class ExportedObject(Strict):
@@ -62,8 +64,13 @@ class ExportedImage(Strict):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if "/" in name or "\\" in name or not name.strip(". ") or len(name.encode()) > MAX_FILE_NAME:
-            raise ValueError(f"give the name of a file, without a folder, of at most {MAX_FILE_NAME} bytes")
+        parts = name.split("/")
+        is_plain = "\\" not in name and all(part.strip(". ") for part in parts)
+        is_short = len(name.encode()) <= MAX_PATH and len(parts) - 1 <= MAX_FOLDERS
+        if not is_plain or not is_short or max(len(part.encode()) for part in parts) > MAX_FILE_NAME:
+            raise ValueError(
+                f"give the name of a file, such as a.jpg or folder/a.jpg, of at most {MAX_FILE_NAME} bytes"
+            )
         return name
 
 
@@ -108,8 +115,12 @@ class Export:
 
         with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
             categories = {number: name for name, number in numbers.items()}
-            for left in writer.write(Path(folder), records, categories, main_polygons):
-                raise InputError(f"{left.image}, {left.what}: {left.why}")
+            try:
+                left = writer.write(Path(folder), records, categories, main_polygons)
+            except (FileExistsError, IsADirectoryError, NotADirectoryError):
+                raise InputError("a folder of images is named like a file of the data set: rename it") from None
+            for each in left:
+                raise InputError(f"{each.image}, {each.what}: {each.why}")
             return _zip(Path(folder))
 
 

@@ -67,7 +67,8 @@ export async function saveVideo(video, format) {
 export async function saveDataSet(shelf, masks, format) {
   const [lines, taken] = [[], new Set()];
   for (const { entry, objects, found } of shelf.drawn) {
-    const image = { name: fresh(entry.name, taken), width: entry.width, height: entry.height, objects: [] };
+    const name = fresh(entry.path || entry.name.replaceAll("/", "_"), taken);
+    const image = { name, width: entry.width, height: entry.height, objects: [] };
     for (const object of objects) {
       const file = () => shelf.fileOf(entry);
       const mask = (!hasPrompt(object) && found.get(object.found)) || (await exactMask(entry.id, file, object, masks, "rle"));
@@ -127,14 +128,15 @@ async function exactMask(id, file, object, masks, format) {
   return answer.masks[object.choice] ?? best;
 }
 
-/** Return a name that the service accepts, with a unique part before the suffix: formats name their files after it. */
-function fresh(name, taken) {
-  const [, stem, suffix = ""] = /^(.*?)(\.[^.]*)?$/.exec(name.replace(UNPRINTABLE, " ").replace(/[/\\]/g, "_"));
+/** Return a path that the service accepts, with a unique part before the suffix: formats name their files after it. */
+function fresh(path, taken) {
+  const printable = path.replace(UNPRINTABLE, " ").replaceAll("\\", "_");
+  const [, folder = "", stem, suffix = ""] = /^(.*\/)?([^/]*?)(\.[^./]*)?$/.exec(printable);
   for (let number = 1; ; number++) {
     const ending = number > 1 ? `-${number}` : "";
     const letters = [...stem];
     while (letters.length && bytesOf(letters.join("") + ending + suffix) > LONGEST) letters.pop();
-    const free = letters.join("") + ending;
+    const free = folder + letters.join("") + ending;
     if (taken.has(free)) continue;
     taken.add(free);
     return free + suffix;

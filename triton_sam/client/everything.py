@@ -21,7 +21,7 @@ from .._common import strict_json
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
 from ..everything.search import Encode, Found, FoundMask, NextParts, Part, SearchProgress, packed, search_in_parts, see
-from ..families.base import Family, FloatArray
+from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
 from ..masks.rle import rle_to_mask
@@ -29,6 +29,7 @@ from ..transport.base import Tensors
 from ..transport.threads import Threads, result_of
 from ..wire import contract
 from ..wire.pair import ModelPair, Request
+from .clicks import make_click
 from .concepts import current
 from .flows import Capabilities, Flow, Notice
 from .session_image import SessionImage, ask_about, text
@@ -111,13 +112,15 @@ def last_of(steps: Generator[SearchProgress | Found, None, None], progress: Prog
     raise AssertionError("a search ends with what it found")
 
 
-def see_by_clicks(part: Part, family: Family, predict: Callable[..., Any]) -> Found:
-    """Find the objects under some points by clicks, sent by ``predict``."""
+def see_by_clicks(part: Part, pair: ModelPair, carry: Callable[[Flow[Tensors]], Tensors]) -> Found:
+    """Find the objects under some points by clicks, whose flows ``carry`` runs."""
 
     def decode(image: ImageEmbeddings, points: FloatArray, masks: FloatArray | None, multimask: bool) -> Any:
-        return predict(points, None, None, masks, multimask, image=image)
+        click = make_click(pair, None, image, points, None, None, masks, multimask)
+        prediction = click.read(carry(click.ask()))
+        return prediction.logits, prediction.scores
 
-    return see(part, family, decode)
+    return see(part, pair.family, decode)
 
 
 def see_part(pair: ModelPair, capabilities: Capabilities, notice: Notice, part: Part) -> Flow[Found | None]:

@@ -290,7 +290,7 @@ class SamTritonClient:
         from .everything import search, see_by_clicks
 
         def see(part: Part) -> Found:
-            return self.see_part(part) or see_by_clicks(part, self.family, self.predict)
+            return self.see_part(part) or see_by_clicks(part, self._pair, self._carry)
 
         return search(self.encode, see, image, parameters, embeddings)
 

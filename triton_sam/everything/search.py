@@ -27,8 +27,8 @@ from ..masks.segment import Segment
 from .parameters import Parameters
 
 Decode = Callable[[Any, FloatArray, "FloatArray | None", bool], tuple[FloatArray, FloatArray]]
-"""Returns logits (P,C,h,w) and scores (P,C) of P objects. The arguments are the encoded image, one foreground point of
-each object (P,1,2) in pixels of this image, the logits (P,1,h,w) to refine or None, and whether to return all
+"""Returns unclamped logits (P,C,h,w) and scores (P,C) of P objects. The arguments are the encoded image, one foreground
+point of each object (P,1,2) in pixels of this image, the logits (P,1,h,w) to refine or None, and whether to return all
 candidates."""
 _EDGE = 20
 """A mask counts as cut off if its box is within this many pixels of the edge of its crop."""
@@ -185,7 +185,9 @@ def see(part: Part, family: Family, decode: Decode) -> Found:
     seen.candidates += len(logits)
     if chosen.use_m2m:
         seen.decodes += len(points)
-        refined, better = decode(part.image, points[:, None], logits[:, None], False)
+        limit = family.logit_limit
+        clamped = logits if limit is None else np.clip(logits, -limit, limit)
+        refined, better = decode(part.image, points[:, None], clamped[:, None], False)
         logits, scores = refined[:, 0], better.ravel()
     for low, score, point in zip(logits, scores, points, strict=True):
         _consider(part, family, seen, low, float(score), (float(point[0]), float(point[1])))

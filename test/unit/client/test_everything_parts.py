@@ -92,6 +92,15 @@ def test_parts_find_the_same_as_one_request_and_as_clicks(image_server, client, 
     assert steps[-1].done == steps[-1].total
 
 
+def test_logits_are_not_clamped_before_the_filters(client):
+    """They are clamped only in predictions, and where they refine a mask, as in the official generator."""
+    with ImageServer() as older, SAM2TritonClient(older.url) as other:
+        older.lacks = (contract.EVERYTHING_PART,)
+        for each in (client, other):
+            found = each.everything(IMAGE, **LOW, stability_score_offset=36.0)
+            assert max(one.stability_score for one in found) > 0
+
+
 def test_a_part_names_all_parameters_but_the_thresholds_that_the_server_knows(image_server, client):
     client.everything(IMAGE, points_per_side=3, pred_iou_thresh=np.float32(0.5))
     request = next(each for each in image_server.requests if contract.EVERYTHING_PART in each.inputs)

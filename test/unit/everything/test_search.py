@@ -61,6 +61,8 @@ def test_refined_masks_are_counted_beside_the_first_ones():
     assert points.shape == (6, 1, 2)
     assert multimask is False
     np.testing.assert_array_equal(masks, np.broadcast_to(MIDDLE, (6, 1, 64, 64)))
+    _, (_, (_, _, clamped, _)) = seen_with(10 * MIDDLE, use_m2m=True)
+    assert (clamped.min(), clamped.max()) == (-32, 32)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class JobNetworks:
 
     Args:
         step: number of points in one call of the decoder.
-        predict: returns logits (P,C,h,w) and scores (P,C) of an image and a prompt.
+        predict: returns unclamped logits (P,C,h,w) and scores (P,C) of an image and a prompt.
     """
 
     images: ImageStore

@@ -132,14 +132,11 @@ class SessionModel:
         return image
 
     def _job_networks(self, reply: Reply, stopped: Callable[[], bool]) -> JobNetworks:
-        return JobNetworks(
-            self.images,
-            self._turns,
-            self._objects_at_a_time,
-            lambda image, request: self._pair.low_res(self._decode(image, request, reply)),
-            reply,
-            stopped,
-        )
+        def predict(image: HeldImage, request: SessionRequest) -> tuple[FloatArray, FloatArray]:
+            prediction = self._decode(image, request, reply)
+            return prediction.logits, prediction.scores
+
+        return JobNetworks(self.images, self._turns, self._objects_at_a_time, predict, reply, stopped)
 
     def _encode(self, pixels: FloatArray) -> Mapping[str, Any]:
         encoder = self._pair.family.encoder

@@ -13,7 +13,6 @@ from support.running_browser import (
     edited,
     open_clip,
     open_page,
-    open_phone,
     segmented,
 )
 
@@ -138,7 +137,7 @@ def test_the_image_has_a_large_part_of_every_window_and_stays_under_the_clicks(s
     "viewport", [NARROW, pytest.param(ASIDE, marks=pytest.mark.slow)], ids=["upright", "on its side"]
 )
 def test_a_finger_segments_objects(browser, service, images, viewport):
-    with open_phone(browser, service.url, viewport) as page:
+    with open_page(browser, service.url, viewport=viewport, has_touch=True, is_mobile=True) as page:
         assert page.page.evaluate(SMALL_TARGETS) == []
         assert page.page.get_attribute("#photo", "capture") == "environment"
         with page.page.expect_file_chooser() as chooser:

@@ -68,11 +68,11 @@ def example() -> dict[str, Any]:
     }
 
 
-def recompress(path: Path, method: int = zipfile.ZIP_DEFLATED) -> None:
+def recompress(path: Path) -> None:
     """Rewrite the records of a zip archive without the alignment of torch.save()."""
     with zipfile.ZipFile(path) as archive:
         records = {info.filename: archive.read(info) for info in archive.infolist()}
-    with zipfile.ZipFile(path, "w", method) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in records.items():
             archive.writestr(name, content)
 

@@ -129,9 +129,9 @@ class Podman:
         document: list[dict[str, Any]] = json.loads(self.run("inspect", self.container(service)))
         return document[0]
 
-    def execute(self, service: str, *command: str, check: bool = True) -> str:
+    def execute(self, service: str, *command: str) -> str:
         """Run a command in a service's container and return its standard output."""
-        return self.run("exec", self.container(service), *command, check=check)
+        return self.run("exec", self.container(service), *command)
 
     def address(self, service: str) -> str:
         """Return the address of a service's container inside the network of the project."""
@@ -143,11 +143,11 @@ class Podman:
         command = ["podman", "healthcheck", "run", self.container(service)]
         return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
 
-    def last_words(self, lines: int = 15) -> str:
+    def last_words(self) -> str:
         """Return the last lines of the log of every container, for a failed test."""
         parts = []
         for name in self.run("ps", "--all", "--format", "{{.Names}}").splitlines():
-            command = ["podman", "logs", "--tail", str(lines), name]
+            command = ["podman", "logs", "--tail", "15", name]
             done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
             parts.append(f"--- {name}\n{done.stdout}{done.stderr}")
         return "\n".join(parts)

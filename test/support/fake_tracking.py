@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from PIL import Image
+from support.fuzzing import text
 
 from triton_sam.families import get_family
 from triton_sam.families.tables import ENCODER
@@ -122,10 +123,6 @@ def frame_file(number, size=SIZE):
     return buffer.getvalue()
 
 
-def text(content):
-    return np.array([content], np.object_)
-
-
 class Error(AssertionError):
     """A refused request, with the reason in ``error``."""
 
@@ -179,8 +176,8 @@ class Client:
         self.step = 0
         self.shift = shift
 
-    def add_frames(self, *indexes, size=SIZE):
-        files = np.array([frame_file(index + self.shift, size) for index in indexes], np.object_)
+    def add_frames(self, *indexes):
+        files = np.array([frame_file(index + self.shift) for index in indexes], np.object_)
         return self.server.ask("add_frames", self.id, {"frames": files}, frame_indexes=list(indexes))
 
     def do(self, operation, **arguments):

@@ -50,7 +50,7 @@ def run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
 
 
-def template(*values: Path | str, chart: Path = CHART, namespace: str = "vision") -> list[dict[str, Any]]:
+def template(*values: Path | str, chart: Path = CHART) -> list[dict[str, Any]]:
     """Return the manifests that helm renders for a release `sam`.
 
     Args:
@@ -63,7 +63,7 @@ def template(*values: Path | str, chart: Path = CHART, namespace: str = "vision"
     options: list[str | Path] = []
     for one in values:
         options += ["--values" if isinstance(one, Path) else "--set", one]
-    done = run([program("helm"), "template", "sam", chart, "--namespace", namespace, *options])
+    done = run([program("helm"), "template", "sam", chart, "--namespace", "vision", *options])
     if done.returncode:
         raise ValueError("\n".join(line for line in done.stderr.splitlines() if not line.startswith("level=INFO")))
     return [one for one in yaml.safe_load_all(done.stdout) if one]

@@ -72,8 +72,14 @@ class ColourClient:
     Its masks have the pixels of the drawn objects, which the small logits of a network cannot have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         self.encoded: list[np.ndarray] | deque[np.ndarray] = []
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def encode(self, pixels: Any) -> Any:
         self.encoded.append(pixels)
@@ -110,12 +116,6 @@ class ColourServer(ColourClient):
         self.encoded = deque(maxlen=1)  # all tiles of a large image would exceed the memory
         self.family = get_family(family)
 
-    def __enter__(self) -> ColourServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def models(self) -> dict[str, str]:
         roles = ("encoder", "decoder", *self.family.concepts)
         return {f"{self.family.name}_{role}": "1" for role in roles}
@@ -150,7 +150,7 @@ class ColourServer(ColourClient):
 class TileClient(ColourClient):
     """A client whose embeddings are random mixtures of a tile's pixels, so that equal tiles have equal embeddings."""
 
-    def __init__(self, family: str = "sam1", seed: int = 1) -> None:
+    def __init__(self, url: str | None = None, family: str = "sam1", seed: int = 1, **_: Any) -> None:
         super().__init__()
         self.family = get_family(family)
         self._seed = seed
@@ -173,20 +173,3 @@ class TileClient(ColourClient):
         mask = np.zeros((height, width), bool)
         mask[height // 2, width // 2] = True
         return [Segment(mask, 0.9, None, 0, 0)]
-
-
-class TileServer(TileClient):
-    """Replaces SamTritonClient in a separate process, with a pause for each tile."""
-
-    def __init__(self, url: str | None = None, family: str = "sam2", **_: Any) -> None:
-        super().__init__(family)
-
-    def __enter__(self) -> TileServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def encode_here(self, pixels: Any) -> ImageEmbeddings:
-        time.sleep(0.02)
-        return super().encode_here(pixels)

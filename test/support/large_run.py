@@ -10,11 +10,12 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.large_images import ColourServer, TileServer
+from support.large_images import ColourServer, TileClient
 
 from triton_sam.annotate import job
 from triton_sam.cli import main
@@ -28,16 +29,16 @@ def held(answer: Callable[..., Any]) -> Callable[..., Any]:
     def held_answer(*arguments: Any, **options: Any) -> Any:
         if 0 <= TILES <= next(_numbers):
             threading.Event().wait()
+        time.sleep(0.02)
         return answer(*arguments, **options)
 
     return held_answer
 
 
-ColourServer.pause = 0.02
 vars(job)["SamTritonClient"] = ColourServer
 ColourServer.everything = held(ColourServer.everything)  # type: ignore[method-assign]
-TileServer.encode_here = held(TileServer.encode_here)  # type: ignore[method-assign]
-vars(large)["SamTritonClient"] = TileServer
+TileClient.encode_here = held(TileClient.encode_here)  # type: ignore[method-assign]
+vars(large)["SamTritonClient"] = TileClient
 
 
 def peak() -> int:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -127,19 +128,11 @@ def configure(
 
 
 @contextlib.contextmanager
-def proxy(
-    folder: Path,
-    tls: Path,
-    http: Sequence[str],
-    grpc: Sequence[str],
-    sticky: bool = True,
-    name_server: str = "127.0.0.1",
-    service: str = "",
-) -> Iterator[SimpleNamespace]:
+def proxy(folder: Path, tls: Path, *servers: Sequence[str], **options: Any) -> Iterator[SimpleNamespace]:
     """Run nginx with the files of configure()."""
     assert NGINX is not None, "the test lacks needs_nginx"
     https_port, grpcs_port = free_ports(2)
-    path = configure(folder, tls, (https_port, grpcs_port), http, grpc, sticky, name_server, service)
+    path = configure(folder, tls, (https_port, grpcs_port), *servers, **options)
     with (folder / "nginx.out").open("w") as output:
         process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
     try:

@@ -194,13 +194,6 @@ def open_page(browser: Any, url: str, **options: Any) -> Iterator[Page]:
         context.close()  # the page of a failed test must not continue during the next tests
 
 
-def open_phone(
-    browser: Any, url: str, viewport: dict[str, int] | None = None
-) -> contextlib.AbstractContextManager[Page]:
-    """Open the page on a phone, upright by default."""
-    return open_page(browser, url, viewport=viewport or NARROW, has_touch=True, is_mobile=True)
-
-
 @contextlib.contextmanager
 def slow_line(page: Page) -> Iterator[None]:
     """Limit the browser to SLOW bytes per second."""

@@ -105,9 +105,9 @@ def running_service(
 POINT = {"frame": 0, "object_id": 1, "points": [[60, 120]]}
 
 
-def upload(http, content, name="clip.mp4"):
+def upload(http, content):
     """Upload a video; return its description."""
-    answer = http.post("/v1/videos", files={"video": (name, content)})
+    answer = http.post("/v1/videos", files={"video": ("clip.mp4", content)})
     assert answer.status_code == 201, answer.text
     return answer.json()
 

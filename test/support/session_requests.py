@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import settled
+from support.fuzzing import text
 
 from triton_sam._common.bundle import bundled
 from triton_sam.repository.accelerators import Tuning, tune
@@ -23,10 +24,6 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 IMAGE_BYTES = 16_777_216
-
-
-def text(content):
-    return np.array([content], np.object_)
 
 
 def point_inputs(x=200.0, y=180.0):

@@ -11,19 +11,62 @@ pytest.importorskip("cv2")
 pytest.importorskip("sam2")
 pytest.importorskip("mobile_sam")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
+
+import cv2
+import numpy as np
 import torch
-from support.materials import WALLPAPERS, write_materials, write_packages
 
 if not hasattr(torch.optim, "Muon"):
     pytest.skip("torch older than 2.9", allow_module_level=True)
 
 from tools.demo_model import collect_materials, network, runs, tracking, train_images, train_memory, write_data_set
-from tools.demo_model.materials import read_manifest
+from tools.demo_model.materials import Material, read_manifest, write_manifest
 from triton_sam._common.bundle import checkout
 from triton_sam.evaluation.datasets import open_folder
 from triton_sam.export.sam2.recipe import EXPORTER
 
 pytestmark = [pytest.mark.nightly, pytest.mark.export]
+
+CLIPART = Path("usr/share/openclipart/png")
+WALLPAPERS = Path("usr/share/backgrounds/mate/nature")
+
+
+def draw_cutout(number):
+    """Return an ellipse with two colours on a transparent background: uint8 (96,96,4)."""
+    pixels = np.zeros((96, 96, 4), np.uint8)
+    middle = (48, 48)
+    axes = (44, 32 + number % 5)
+    cv2.ellipse(pixels, middle, axes, 10.0 * number, 0, 360, (40, 80 + 20 * number % 100, 200, 255), -1)
+    cv2.circle(pixels, middle, 16, (220, 30, 90, 255), -1)
+    return pixels
+
+
+def draw_photograph(number):
+    """Return blurred noise with as much detail as a photograph: uint8 (300,300,3)."""
+    noise = np.random.default_rng(number).integers(0, 256, (300, 300, 3)).astype(np.uint8)
+    return np.asarray(cv2.blur(noise, (3, 3)), np.uint8)
+
+
+def write_packages(root):
+    """Write unpacked packages: openclipart-png and mate-backgrounds."""
+    for folder, count, draw in ((CLIPART, 4, draw_cutout), (WALLPAPERS, 3, draw_photograph)):
+        (root / folder).mkdir(parents=True)
+        for number in range(count):
+            cv2.imwrite(str(root / folder / f"{number}.png"), draw(number))
+
+
+def write_materials(folder, held_out=False):
+    """Write a folder of materials: three cut-outs and two photographs. Returns the folder."""
+    entries = []
+    for kind, count, draw in (("cutout", 3, draw_cutout), ("background", 2, draw_photograph)):
+        for number in range(count):
+            digest = f"{16 * number + (not held_out):08x}".ljust(64, "0")
+            name = f"{kind}s/{digest[:20]}.png"
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(folder / name), draw(number))
+            entries.append(Material(name, kind, "drawn", f"{number}.png", "none", digest))
+    write_manifest(folder, entries)
+    return folder
 
 
 def test_cutouts_and_photographs_are_collected_with_their_licence_but_not_forbidden_ones(tmp_path):

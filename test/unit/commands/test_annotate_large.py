@@ -220,22 +220,9 @@ def test_geopackages_hold_the_objects_of_geojson(slides, tmp_path):
 BARN = (1510, 905, 1700, 1300)
 
 
-class FakeClient(ColourClient):
-    """Stands for SamTritonClient."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        super().__init__()
-
-    def __enter__(self) -> FakeClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def plain(tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "SamTritonClient", FakeClient)
+    monkeypatch.setattr(large, "SamTritonClient", ColourClient)
     return write_tiff(tmp_path / "image.tif", draw([BARN, SHED]))
 
 

@@ -3,17 +3,46 @@
 import importlib
 import io
 import sys
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.clicked_client import ClickedClient
 from support.conditions import wait_until
 
 from triton_sam.errors import ConfigurationError, InferenceError, MissingDependencyError
+from triton_sam.inputs.images import open_image
 from triton_sam.integrations.clicking import Clicking
+from triton_sam.masks.segment import Segment
 
 IMAGE = np.zeros((40, 60, 3), np.uint8)
+
+
+class ClickedClient:
+    """Returns a mask whose pixels are set at the points inside the object, and answers when a test lets it.
+
+    `asked` has the points of each request. The small logits of a network cannot show single pixels.
+    """
+
+    def __init__(self):
+        self.asked = []
+        self.errors = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def encode(self, image):
+        return SimpleNamespace(image_size=open_image(image).size)
+
+    def segment(self, points, labels, *, image):
+        self.asked.append((list(points), list(labels)))
+        assert self.goes_on.wait(60)
+        if self.errors:
+            raise self.errors.pop()
+        mask = np.zeros(image.image_size[::-1], bool)
+        for (x, y), label in zip(points, labels, strict=True):
+            mask[int(y), int(x)] = label
+        return [Segment(mask, 0.5, None)]
 
 
 class Person:

@@ -185,7 +185,7 @@ def test_another_run_does_not_mix(slide, stored):
             (stored, "sam2", {"micro_sam": "vit_b"}, "micro-sam has no model of sam2"),
         ):
             with pytest.raises(ConfigurationError, match=message):
-                precompute(TileClient(family), image, path, **options)
+                precompute(TileClient(family=family), image, path, **options)
 
 
 def test_damage_is_one_clear_error(slide, stored, tmp_path):

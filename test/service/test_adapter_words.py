@@ -142,16 +142,6 @@ def test_osam_limits_the_annotations_of_all_texts(http, image64):
     assert [(each["text"], round(each["score"], 4)) for each in answer["annotations"]] == best_of_all
 
 
-def test_x_anylabeling_shows_a_text_field_for_models_with_words_only(http):
-    models = http.get("/x-anylabeling/v1/models").json()["data"]
-    with_words = [each["name"] for each in models["sam3"]["widgets"]]
-    assert with_words[:4] == ["edit_text", "button_send", "input_conf", "edit_conf"]
-    assert models["sam3"]["batch_processing_mode"] == "text_prompt"
-    others = [models[name] for name in models if name != "sam3"]
-    assert all(each["batch_processing_mode"] is None for each in others)
-    assert all("edit_text" not in [widget["name"] for widget in each["widgets"]] for each in others)
-
-
 def test_roboflow_and_qupath_find_examples(http, running, image64):
     prompts = [
         {"type": "visual", "boxes": [{"x": 10, "y": 20, "width": 30, "height": 40}], "box_labels": [True]},

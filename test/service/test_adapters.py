@@ -8,7 +8,7 @@ import pytest
 from PIL import ExifTags, Image
 from support import cvat_requests
 from support.running_service import running_service, service_without_triton
-from support.tools import AWAY, BEARER, BOX, CLICK, TOKEN, TOOLS, base64_of, osam_mask
+from support.tools import BEARER, BOX, CLICK, TOKEN, TOOLS, base64_of, osam_mask
 
 from triton_sam.annotate.prompts import mask_logits
 from triton_sam.families import get_family
@@ -256,19 +256,8 @@ def test_the_requests_of_the_gateway_of_cvat(http, image64, sam2):
 
 # --- osam: its rule for the mask of an answer, and embeddings that stand for images ----------------------------------
 
-CORNERS = [BOX[:2], BOX[2:]]
+
 POINT = {"points": [CLICK], "point_labels": [1]}
-PROMPTS = {
-    "points": (
-        {"points": [CLICK, AWAY], "point_labels": [1, 0]},
-        {"point_coords": [CLICK, AWAY], "point_labels": [1, 0]},
-    ),
-    "both": (
-        {"points": [*CORNERS, CLICK], "point_labels": [2, 3, 1]},
-        {"point_coords": [CLICK], "point_labels": [1], "box": BOX},
-    ),
-    "nothing": (None, {"point_coords": [[400, 300]]}),
-}
 
 
 @pytest.fixture
@@ -281,14 +270,11 @@ def generate(http):
     return generate
 
 
-def test_the_best_of_three_masks_is_the_answer(generate, sam2, image64):
-    for prompt, ours in PROMPTS.values():
-        answer = generate(image=image64, prompt=prompt)
-        [annotation] = answer["annotations"]
-        best = max(sam2.segment(**ours, multimask_output=True), key=lambda each: each.score)
-        assert np.array_equal(osam_mask(annotation, SHAPE), best.mask)
-        assert annotation["score"] == pytest.approx(best.score, abs=1e-6)
-        assert answer["model"] == "sam2:latest"
+def test_a_request_without_a_prompt_is_a_click_in_the_middle(generate, sam2, image64):
+    answer = generate(image=image64)
+    best = max(sam2.segment([[400, 300]], multimask_output=True), key=lambda each: each.score)
+    assert np.array_equal(osam_mask(answer["annotations"][0], SHAPE), best.mask)
+    assert answer["model"] == "sam2:latest"
 
 
 def test_the_embedding_of_an_answer_takes_the_place_of_the_image(generate, image64):

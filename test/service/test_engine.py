@@ -27,7 +27,7 @@ from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import MODEL_HEADER, Engine
 from triton_sam.service.metrics import Metrics
-from triton_sam.service.problems import Problem, answer_headers
+from triton_sam.service.problems import answer_headers
 from triton_sam.service.settings import ServiceSettings
 from triton_sam.service.store import PER_IMAGE, ImageStore, LegacyEmbeddingIndex, StoredImage
 
@@ -209,14 +209,6 @@ def test_the_pair_of_a_caller(serves, name, default, answers):
     assert asked(serves, name, default) == answers
 
 
-def test_a_named_model_that_is_not_served_is_unknown_whatever_the_default_is():
-    with pytest.raises(Problem) as caught:
-        asked(VARIANTS, "sam3" + "x" * 200, "sam1")
-    assert (caught.value.status_code, caught.value.code) == (404, "unknown_model")
-    words = f"there is no model {('sam3' + 'x' * 200)[:80]!r}: choose one of sam1, sam2.1_large, sam2.1_tiny"
-    assert caught.value.detail == words
-
-
 def test_a_triton_without_models_says_why():
     with pytest.raises(ServerUnreachableError, match="has no models ready: wait while it loads"):
         asked({}, None)
@@ -285,7 +277,7 @@ def test_models_are_listed(family_service):
     assert [each["name"] for each in listed if each["default"]] == ["sam2"]
     assert {each["family"]: each["takes_mask"] for each in listed} == {name: name != "sam3" for name in FAMILIES}
     legacy = {name: [name, ALIAS] if name == "sam2" else [name] for name in FAMILIES}
-    assert family_service.http.get("/models").json()["models"] == legacy
+    assert family_service.http.get("/models").json() == {"default": "sam2", "models": legacy}
 
 
 TWO = [[[300, 200]], [[150, 250], [9, 9]]]

@@ -5,8 +5,8 @@ import base64
 import dataclasses
 import io
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -164,18 +164,12 @@ def test_a_search_keeps_its_place_until_its_masks_are_written(running, http, pat
 def test_a_search_is_cancelled_by_its_session_id(running, http, path, drawing):
     """That of the document; the events of a search that its reader cancels are in test_page_searches.py."""
     drawing.everything.limit = 1
-    cancelled, answers = drawing.cancelled, []
-
-    def search():
-        with httpx.Client(base_url=running.service.url, timeout=120) as other:
-            answers.append(other.post(path, json={"session_id": "mine"}))
-
-    thread = threading.Thread(target=search)
-    thread.start()
-    assert drawing.everything.reached.wait(PATIENCE)
-    wait_until(lambda: http.post("/cancel_pending", data={"session_id": "mine"}).text == "1 cancelled")
-    thread.join()
-    problem(answers[0], 499)
+    cancelled = drawing.cancelled
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(http.post, path, json={"session_id": "mine"})
+        assert drawing.everything.reached.wait(PATIENCE)
+        wait_until(lambda: http.post("/cancel_pending", data={"session_id": "mine"}).text == "1 cancelled")
+        problem(answer.result(), 499)
     wait_until(lambda: drawing.cancelled > cancelled and searches(running) == 0)
     assert http.post("/cancel_pending", data={"session_id": "mine"}).text == "0 cancelled"
 

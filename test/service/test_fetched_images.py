@@ -186,18 +186,6 @@ def test_addresses_that_may_not_be_used_are_refused(fetching):
         assert problem(by_url(fetching, url), status)["code"] == code
 
 
-def test_a_private_address_behind_a_redirect_is_not_asked(fetching, site, monkeypatch):
-    asked = []
-
-    def is_public(address):
-        asked.append(address)
-        return len(asked) <= 2  # the look-up and the connection of the first request
-
-    monkeypatch.setattr(public, "is_public", is_public)
-    assert problem(by_url(fetching, f"{site}/moved"), 422)["code"] == "private_address"
-    assert paths() == ["/moved"]
-
-
 def test_only_some_images_are_fetched_at_a_time(fetching, site, reachable):
     budget = fetching.app.state.engine.budgets.fetches
     with contextlib.ExitStack() as held:

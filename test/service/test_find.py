@@ -1,9 +1,8 @@
 """``/v1/images/{id}/find``: words, examples, formats, limits, cancel, problems, and the models that have it."""
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import numpy as np
 import pytest
 from support.conditions import wait_until
@@ -153,21 +152,12 @@ def test_a_model_without_concepts_says_which_one_has_them(http, path, client):
 def test_a_search_is_cancelled_by_its_name_and_frees_its_place(running, http, path, client):
     client.words.limit = 0
     cancelled = client.cancelled
-    answers = []
     body = {"text": "dog", "session_id": "mine", **SAM3}
-    threads = [
-        threading.Thread(
-            target=lambda: answers.append(httpx.post(f"{running.service.url}{path}", json=body, timeout=120))
-        )
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(client.queries()) == 2)
-    assert problem(http.post(path, json={"text": "dog", **SAM3}), 503)["code"] == "busy"  # max_searches is 2
-    assert http.post("/cancel_pending", data={"session_id": "mine"}).text == "2 cancelled"
-    for thread in threads:
-        thread.join(30)
-    for answer in answers:
-        problem(answer, 499)
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(http.post, path, json=body) for _ in range(2)]
+        wait_until(lambda: len(client.queries()) == 2)
+        assert problem(http.post(path, json={"text": "dog", **SAM3}), 503)["code"] == "busy"  # max_searches is 2
+        assert http.post("/cancel_pending", data={"session_id": "mine"}).text == "2 cancelled"
+        for answer in answers:
+            problem(answer.result(), 499)
     wait_until(lambda: client.cancelled == cancelled + 2 and searches(running) == 0)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from support.conditions import wait_until
 
-from triton_sam import ImageEmbeddings, SAM2TritonClient
+from triton_sam import SAM2TritonClient
 from triton_sam.service.api import v0
 from triton_sam.service.problems import Problem
 
@@ -116,15 +116,6 @@ def test_masks_from_an_embedding(service, picture, text, expected, form):
     assert (answer.status_code, "the embedding is of 800 x 600 pixels" in answer.json()["detail"]) == (422, True)
 
 
-def test_npz_is_what_the_python_client_loads(service, picture, expected, tmp_path):
-    answer = service.http.post("/embedded_model", params={"encoding": "npz"}, files={"image": picture})
-    (tmp_path / "a.npz").write_bytes(answer.content)
-    loaded = ImageEmbeddings.load(tmp_path / "a.npz")
-    assert loaded.image_size == (800, 600)
-    for name, tensor in expected[0].items():
-        np.testing.assert_array_equal(loaded[name], tensor)
-
-
 def test_an_unknown_embedding_is_refused_in_plain_words(service):
     model = base64.b64encode(np.zeros((1, 256, 64, 64), "<f4").tobytes())
     data = {"x": "1", "y": "1", "model_version": "sam2", **SIZE}
@@ -174,14 +165,6 @@ def test_prediction(service, picture, expected):
     outside = service.http.post("/prediction", files={"image": picture}, data={"x": "801", "y": "180"})
     assert outside.status_code == 422
     assert "outside" in outside.json()["detail"]
-
-
-def test_models_and_versions(service, picture):
-    assert service.http.get("/models").json() == {"default": "sam2", "models": {"sam2": ["sam2"]}}
-    named = {"files": {"image": picture}, "data": {"model_version": "sam2"}}
-    assert len(service.http.post("/embedded_model", **named).content) == 5_592_408
-    answer = service.http.post("/embedded_model", files={"image": picture}, data={"model_version": "sam9"})
-    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_model")
 
 
 def test_cancelled_requests_answer_499_with_the_header_of_2024(service, picture):

@@ -110,17 +110,6 @@ def test_pictures_lie_upright(service, picture):
     shown = service.http.get(f"/v1/images/{uploaded['id']}/preview")
     with Image.open(io.BytesIO(shown.content)) as preview:
         assert (preview.format, preview.size) == ("JPEG", (600, 800))
-
-
-def test_a_16_bit_tiff_can_be_shown(service):
-    buffer = io.BytesIO()
-    Image.fromarray((np.arange(100 * 120, dtype=np.uint16) * 3).reshape(100, 120)).save(buffer, "TIFF")
-    uploaded = service.upload(buffer.getvalue())
-    shown = service.http.get(f"/v1/images/{uploaded['id']}/preview")
-    assert shown.headers["content-type"] == "image/jpeg"
-    with Image.open(io.BytesIO(shown.content)) as preview:
-        low, high = preview.getextrema()[0]
-        assert high - low > 240
     assert service.http.delete(f"/v1/images/{uploaded['id']}").status_code == 204
     problem(service.http.get(f"/v1/images/{uploaded['id']}/preview"), 404)
     problem(service.http.delete(f"/v1/images/{uploaded['id']}"), 404)
@@ -176,10 +165,11 @@ def test_token_origins_and_limits(service_triton, picture):
         problem(guarded.http.post("/v1/images", files={"image": bytes(2 << 20)}), 413)
         mine = guarded.http.get("/health", headers={"origin": "https://mine.example"})
         assert mine.headers["access-control-allow-origin"] == "https://mine.example"
-        assert (
-            "access-control-allow-origin" not in guarded.http.get("/health", headers={"origin": "https://a.b"}).headers
-        )
+        assert "Retry-After" in mine.headers["access-control-expose-headers"]
+        other = guarded.http.get("/health", headers={"origin": "https://a.b"})
+        assert "access-control-allow-origin" not in other.headers
         preflight = {"origin": "https://mine.example", "access-control-request-method": "POST"}
+        preflight["access-control-request-headers"] = "traceparent"
         assert guarded.http.options("/v1/images", headers=preflight).status_code == 200
 
 

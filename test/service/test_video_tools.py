@@ -197,9 +197,13 @@ def check_disc(shapes, frame, label="AUTOLABEL_OBJECT", group=10001):
     assert near(drawn(shapes), clip.disc(frame), 2)
 
 
-def test_the_list_of_models_names_a_video_model(running):
+def test_the_list_of_models_has_the_parts_of_the_tool(running):
     models = running.service.http.get("/x-anylabeling/v1/models").json()["data"]
     assert models["sam2"]["batch_processing_mode"] is None
+    with_words = [widget["name"] for widget in models["sam3"]["widgets"]]
+    assert with_words[:4] == ["edit_text", "button_send", "input_conf", "edit_conf"]
+    assert models["sam3"]["batch_processing_mode"] == "text_prompt"
+    assert "edit_text" not in [widget["name"] for widget in models["sam2"]["widgets"]]
     assert (models[MODEL]["display_name"], models[MODEL]["batch_processing_mode"]) == ("sam2 vid", "video")
     assert {"button_add_point", "button_clear"} <= {widget["name"] for widget in models[MODEL]["widgets"]}
     info = running.service.http.get(f"/x-anylabeling/v1/models/{MODEL}/info").json()["data"]

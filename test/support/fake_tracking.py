@@ -176,8 +176,8 @@ class Client:
         self.step = 0
         self.shift = shift
 
-    def add_frames(self, *indexes):
-        files = np.array([frame_file(index + self.shift) for index in indexes], np.object_)
+    def add_frames(self, *indexes, size=SIZE):
+        files = np.array([frame_file(index + self.shift, size) for index in indexes], np.object_)
         return self.server.ask("add_frames", self.id, {"frames": files}, frame_indexes=list(indexes))
 
     def do(self, operation, **arguments):

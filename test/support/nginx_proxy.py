@@ -128,11 +128,13 @@ def configure(
 
 
 @contextlib.contextmanager
-def proxy(folder: Path, tls: Path, *servers: Sequence[str], **options: Any) -> Iterator[SimpleNamespace]:
+def proxy(
+    folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], **options: Any
+) -> Iterator[SimpleNamespace]:
     """Run nginx with the files of configure()."""
     assert NGINX is not None, "the test lacks needs_nginx"
     https_port, grpcs_port = free_ports(2)
-    path = configure(folder, tls, (https_port, grpcs_port), *servers, **options)
+    path = configure(folder, tls, (https_port, grpcs_port), http, grpc, **options)
     with (folder / "nginx.out").open("w") as output:
         process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
     try:

@@ -223,7 +223,8 @@ def test_a_setup_that_was_replaced_is_done_again(volume):
     """Two sizes have the same places. After base_plus and large, the volume holds large, so base_plus is not there."""
     folder = f"{volume.models}/${{2}}_encoder/2"
     volume.add("triton-sam", f'mkdir -p {folder} && echo "$3" > {folder}/model.onnx')
-    # The clock of the volume's file server is behind that of the container, which dates files elsewhere.
+    # The clock of the volume's file server is behind that of the container, which dates files elsewhere: a time mark by
+    # mktemp would be later than the files.
     volume.add("mktemp", 'file=$(/usr/bin/mktemp "$@")\ntouch -d "+1 hour" "$file"\necho "$file"')
     for family, size, is_new in (
         ("sam2", "base_plus", True),

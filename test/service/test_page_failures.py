@@ -57,9 +57,11 @@ def test_the_mouse_does_not_send_an_image_again_whose_upload_failed(shapes, serv
         assert "over the quota" in shapes.banner()
         shapes.page.wait_for_timeout(100)
     assert len(sent) == 1
+    shapes.refused(429)
     shapes.click(200, 180)
     wait_until(lambda: shapes.page.wait_for_timeout(20) or len(sent) == 2)
     shapes.refused(429)
+    shapes.wait("!tritonSam.pictures.isOpening")
     shapes.page.unroute(uploads)
     shapes.click(210, 190)
     shapes.settled()

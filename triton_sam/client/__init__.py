@@ -2,8 +2,8 @@
 `SpeculativeSAM2Client` predicts while the mouse moves.
 
 The asynchronous clients make the calls of the synchronous one in threads (aio.py). The speculative one sends only the
-newest position of a mouse: `Lanes` (lanes.py) decides which, and `Dispatcher` (dispatcher.py) sends it. CLAUDE.md lists
-the steps of a click and of a frame.
+newest position of a mouse: `Lanes` (lanes.py) decides which, and `Dispatcher` (dispatcher.py) sends it. CLAUDE.md in
+the repository lists the steps of a click and of a frame.
 """
 
 from __future__ import annotations

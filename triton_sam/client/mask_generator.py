@@ -160,7 +160,7 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
         use_m2m: whether to refine each mask once, with its logits as a prompt.
         multimask_output: see generate().
 
-    Raises:
+    The other arguments and the errors are those of SamAutomaticMaskGenerator.
     """
 
     family = "sam2"

@@ -13,6 +13,7 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,22 +102,24 @@ def run(args: argparse.Namespace) -> int:
     asked = read_words(args) if words else {}
     if words:
         check_words(asked, sources)
-    _check_files(args, sources, objects, form)
+    several = len(sources) > 1
+    _check_files(args, sources, objects, form, several)
     counts: list[int] = []
     lines: list[str] = []
     drawn: list[Path] = []
     empty: list[int] = []
+    find = partial(_find, args, asked, form, several)
     with ends_by_interrupt(), _server.connected(args) as client:
 
         def chosen() -> Iterator[tuple[Source, Sequence[Segment]]]:
             """Segment one image after the other, because the masks of many may not fit into memory."""
             with _progress.bar(args, total=len(sources), unit="image", leave=False, in_logs=False) as shown:
                 for each in sources:
-                    answer = _find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup)
+                    answer = find(client, each) if words else _ask(args, client, each, prompt, cleanup)
                     segments = answer.segments if words or args.all_candidates else best_of(answer.segments)
                     counts.append(len(segments))
-                    lines.extend(_lines(args, answer, segments, len(sources) > 1))
-                    drawn.extend(_draw_and_keep(args, each, segments, prompt, len(sources) > 1))
+                    lines.extend(_lines(args, answer, segments, several))
+                    drawn.extend(_draw_and_keep(args, each, segments, prompt, several))
                     empty.append(sum(segment.box is None for segment in segments))
                     shown.update()
                     yield each, segments
@@ -125,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             _server.say_if_demo_model(args, client)
     if words:  # the number of files is known from here on
-        _check_files(args, sources, counts, form)
+        _check_files(args, sources, counts, form, several)
     written = [*_predict_files.write(args.out, files), *drawn]
     if args.json or args.out != STREAM:
         print("".join(f"{line}\n" for line in lines), end="")
@@ -178,9 +181,13 @@ def _objects(args: argparse.Namespace, source: Source, prompt: dict[str, Any]) -
 
 
 def _check_files(
-    args: argparse.Namespace, sources: Sequence[Source], objects: Sequence[int], form: _predict_files.FileFormat | None
+    args: argparse.Namespace,
+    sources: Sequence[Source],
+    objects: Sequence[int],
+    form: _predict_files.FileFormat | None,
+    several: bool,
 ) -> None:
-    several, candidates = len(sources) > 1, get_family(args.model).candidates if args.all_candidates else 1
+    candidates = get_family(args.model).candidates if args.all_candidates else 1
     masks: list[Path] = []
     if form is not None and args.out == STREAM:
         count = sum(objects) * candidates if form.each else len(sources)
@@ -213,11 +220,19 @@ def _ask(
     return _Answer(source, segments, timings)
 
 
-def _find(args: argparse.Namespace, client: SAM2TritonClient, source: Source, asked: Mapping[str, Any]) -> _Answer:
+def _find(
+    args: argparse.Namespace,
+    asked: Mapping[str, Any],
+    form: _predict_files.FileFormat | None,
+    several: bool,
+    client: SAM2TritonClient,
+    source: Source,
+) -> _Answer:
     start = time.perf_counter()
     found = client.find(**asked, image=source.content)
     if not found:
         _options.say(args, f"{source.name}: no instance was found")
+    _check_files(args, [source], [len(found)], form, several)  # before the overlay of this image is written
     return _Answer(source, list(found), {"find_ms": round(1000 * (time.perf_counter() - start), 1)})
 
 

@@ -62,10 +62,18 @@ def thresholds_in(folder: Path, filename: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of the official generators, with the defaults of SAM2AutomaticMaskGenerator, which explains them.
+    """The parameters of the official generators, with the defaults of SAM2AutomaticMaskGenerator.
 
     Args:
+        points_per_side: points along each side of the image, 1..256; None with ``point_grids``.
+        pred_iou_thresh: masks need a predicted IoU above this, 0..1; 0 turns the filter off.
+        stability_score_thresh: minimum stability of a mask, 0..1; 0 turns the filter off.
+        stability_score_offset: distance between the two logit thresholds whose masks the stability compares.
+        box_nms_thresh: if the boxes of two masks of one crop have an IoU above this, 0..1, one mask is dropped.
+        crop_n_layers: layers of crops, 0..3; layer i has (2^i)^2 crops.
         crop_overlap_ratio: overlap of the crops as a fraction of the shorter side, 0 to below 1.
+        point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
+        use_m2m: whether to refine each mask once, with its logits as a prompt.
         multimask_output: whether each point returns all candidates (Family.candidates) instead of the mask for
             clear prompts.
         min_mask_region_area: in the full-size masks, holes with fewer pixels are filled, and parts with fewer pixels

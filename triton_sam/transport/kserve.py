@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http.client import RemoteDisconnected
 from typing import Any, cast
@@ -64,7 +64,7 @@ class KServeClient:
         parts = urllib3.util.parse_url(str(url))
         self._base = (parts.path or "").rstrip("/")
         self._headers = urllib3.HTTPHeaderDict(headers or {})
-        self._new_pool = partial(_pool_of, parts, ca_certs)
+        self._new_pool: Callable[[], urllib3.HTTPConnectionPool] = partial(_pool_of, parts, ca_certs)
         self._pool = self._new_pool()
         self._process_id = os.getpid()
 
@@ -126,6 +126,7 @@ class KServeClient:
     def close(self) -> None:
         """Close idle connections now, and connections in use as soon as their calls end."""
         self._pool.close()
+        self._new_pool = lambda: self._pool  # a forked child may not open it again
 
     def _ask(self, method: str, path: str, call: Call) -> Any:
         return json.loads(self._request(method, path, call)[0])

@@ -1,4 +1,4 @@
-"""A forked child cannot disturb its parent: its synchronous clients connect anew, and the others raise an error."""
+"""A forked child cannot disturb its parent: its HTTP clients connect anew, and the others raise an error."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from support.socket_server import DONE, Server, always, client_of, infer
 
 from triton_sam import SpeculativeSAM2Client
 from triton_sam.errors import ConfigurationError
+from triton_sam.transport.options import CLOSED
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -140,3 +141,5 @@ def test_a_synchronous_client_connects_anew_in_a_child():
         assert in_a_child(lambda: infer(client)) == b"nothing"
         infer(client)
         assert len(server.connections) == 2
+        client.close()
+        assert in_a_child(lambda: infer(client)) == CLOSED.encode()

@@ -66,15 +66,16 @@ def test_instances_become_files_with_labels(disc_server, image, tmp_path, capsys
 
 
 @pytest.mark.parametrize("form", ["png", "cutout"])
-def test_standard_output_takes_exactly_one_file(disc_server, image, form, capfdbinary):
-    line = f"{image} --text bus --out - --format {form}"
+def test_standard_output_takes_exactly_one_file(disc_server, image, form, tmp_path, capfdbinary):
+    drawn = tmp_path / "overlay.png"
+    line = f"{image} --text bus --out - --format {form} --overlay {drawn}"
     assert predict(disc_server, line) == 1
     assert b"--out - takes one file, not 2: name a file, or use --format coco" in capfdbinary.readouterr().err
     disc_server.scene.clear()
     assert predict(disc_server, line) == 1
     printed = capfdbinary.readouterr()
     assert b"there is no mask to write to standard output: nothing was found" in printed.err
-    assert printed.out == b""
+    assert (printed.out, drawn.exists()) == (b"", False)
 
 
 @pytest.mark.parametrize(("form", "empty"), [("rle", []), ("coco", {"annotations": []}), ("geojson", {"features": []})])

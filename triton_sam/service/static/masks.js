@@ -77,9 +77,10 @@ export class Masks {
     return this.finished.filter((object) => object.visible);
   }
 
-  /** Objects in downloads: visible ones that have a mask, or whose mask the service computes. */
+  /** Objects in downloads: visible ones that have a mask, or whose mask the service computes. It refused some prompts. */
   get drawn() {
-    return this.#scene.objects.filter((object) => object.visible && (hasPrompt(object) || this.hasMask(object)));
+    const mayHaveMask = (object) => this.hasMask(object) || (hasPrompt(object) && !this.resultOf(object)?.error);
+    return this.#scene.objects.filter((object) => object.visible && mayHaveMask(object));
   }
 
   /** Options of mask requests. */

@@ -131,7 +131,10 @@ async function exactMask(id, file, object, masks, format) {
 /** Return a path that the service accepts, with a unique part before the suffix: formats name their files after it. */
 function fresh(path, taken) {
   const printable = path.replace(UNPRINTABLE, " ").replaceAll("\\", "_");
-  const [, folder = "", stem, suffix = ""] = /^(.*\/)?([^/]*?)(\.[^./]*)?$/.exec(printable);
+  const [, folders = "", stem, suffix = ""] = /^(.*\/)?([^/]*?)(\.[^./]*)?$/.exec(printable);
+  const names = folders.split("/");
+  const isTooLong = bytesOf(folders) > 4 * LONGEST || names.length > 17 || names.some((name) => bytesOf(name) > LONGEST);
+  const folder = isTooLong ? "" : folders;
   for (let number = 1; ; number++) {
     const ending = number > 1 ? `-${number}` : "";
     const letters = [...stem];

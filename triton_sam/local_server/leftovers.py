@@ -1,6 +1,6 @@
-"""Files that a server leaves outside its own folder: shared memory, its lock, and Triton's scratch folder.
+"""What a server leaves outside its own folder: shared memory, its lock, Triton's scratch folder, models' processes.
 
-The supervisor removes them at the end. This file imports only the standard library (see supervisor.py).
+The supervisor removes it at the end. This file imports only the standard library (see supervisor.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 with contextlib.suppress(ImportError):  # on Windows, where no server runs
@@ -62,7 +63,7 @@ def is_held(lock: Path) -> bool:
 
 
 def remove_stale_servers() -> None:
-    """Remove the files and segments of servers whose supervisor was killed, which released its lock."""
+    """Remove the processes, files and segments of servers whose supervisor was killed, which released its lock."""
     for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
         try:
             descriptor = os.open(lock, os.O_RDWR)
@@ -75,6 +76,7 @@ def remove_stale_servers() -> None:
                 if not owner:  # a start that ended before it wrote
                     lock.unlink()
                     continue
+                end_stubs(owner["run_directory"])
                 shutil.rmtree(owner["run_directory"], ignore_errors=True)
                 remove_scratch(owner["began"])
                 remove_segments(lock.name[: -len(LOCK_SUFFIX)])
@@ -82,6 +84,14 @@ def remove_stale_servers() -> None:
             pass
         finally:
             os.close(descriptor)
+
+
+def end_stubs(run_directory: str) -> None:
+    """Kill the processes of a server's models. One that waits for an answer of a killed Triton never ends by itself."""
+    for link in Path("/proc").glob("[0-9]*/exe"):
+        with contextlib.suppress(OSError):  # a process of another user, or one that has ended
+            if link.readlink().is_relative_to(run_directory):
+                os.kill(int(link.parent.name), signal.SIGKILL)
 
 
 def remove_segments(prefix: str, *, but_the_lock: bool = False) -> None:

@@ -14,7 +14,7 @@ processes with the models. The supervisor works as follows:
 - tritonserver leads a process group, which is killed as a whole. The supervisor becomes the parent of orphaned stubs
   (PR_SET_CHILD_SUBREAPER) and ends after the last one.
 - When the supervisor is killed, PR_SET_PDEATHSIG ends tritonserver (the supervisor has only the main thread), and the
-  stubs end when they detect that tritonserver is gone.
+  stubs end when they detect that tritonserver is gone. A later start kills those that do not.
 - The names of the shared-memory segments have a prefix that belongs to this server. The supervisor unlinks them at the
   end. If it is killed, a later start finds its unlocked lock file beside them, and unlinks them.
 - When a model loses its process (`stubs`), or tritonserver dies after it was up, the supervisor restarts tritonserver,

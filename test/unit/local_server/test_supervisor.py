@@ -6,8 +6,10 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -277,6 +279,25 @@ def test_a_lock_of_a_start_that_ended_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "write", no_space)
     assert leftovers.hold_lock("triton_sam_c_", str(tmp_path / "run"), time.time()) is None
     assert not (tmp_path / "triton_sam_c_lock").exists()
+
+
+def test_processes_of_models_that_outlived_their_server_are_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    program = shutil.copy(shutil.which("sleep"), run / "sleep")
+    of_a_model, other = subprocess.Popen([program, "600"]), subprocess.Popen(["sleep", "600"])
+    try:
+        os.close(leftovers.hold_lock("triton_sam_a_", str(run), time.time()))
+        leftovers.remove_stale_servers()
+        assert of_a_model.wait(30) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        of_a_model.kill()
+        other.kill()
+        of_a_model.wait()
+        other.wait()
+    assert not run.exists()
 
 
 def no_space(*_):

@@ -1,4 +1,4 @@
-"""What a server leaves outside its own folder: shared memory, its lock, Triton's scratch folder, models' processes.
+"""What a server may leave behind outside its own folder: shared memory, a lock, a scratch folder, and stub processes.
 
 The supervisor removes it at the end. This file imports only the standard library (see supervisor.py).
 """
@@ -87,7 +87,7 @@ def remove_stale_servers() -> None:
 
 
 def end_stubs(run_directory: str) -> None:
-    """Kill the processes of a server's models. One that waits for an answer of a killed Triton never ends by itself."""
+    """Kill the processes of a server's models. If one of them waits for a killed Triton, it never ends by itself."""
     for link in Path("/proc").glob("[0-9]*/exe"):
         with contextlib.suppress(OSError):  # a process of another user, or one that has ended
             if link.readlink().is_relative_to(run_directory):

@@ -1,4 +1,4 @@
-"""What the plugin of napari does without napari and server: planes, prompts, requests, masks in an array of labels."""
+"""The napari plugin without napari and without a server: planes, prompts, requests, and masks in an array of labels."""
 
 import threading
 from types import SimpleNamespace

@@ -33,7 +33,7 @@ def told(frame):
 
 
 def write(path, codec="libx264", count=COUNT, **options):
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream(codec, rate=10)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.gop_size, stream.max_b_frames, stream.bit_rate = 12, 3, 2_000_000
@@ -179,15 +179,15 @@ def test_a_file_without_frames_is_an_error(tmp_path):
         open_frames(path)
 
 
-def test_a_broken_part_of_a_file_is_an_error_of_its_frames_alone(tmp_path):
-    path = write(tmp_path / "broken.mkv", "mpeg4")
-    content = bytearray(path.read_bytes())
-    size = len(content)
-    path.write_bytes(content[: size * 6 // 10])  # cut: the rest of the frames is not there
+@pytest.mark.parametrize("name", ["broken.mkv", "broken.mp4"])
+def test_of_a_file_that_breaks_off_the_whole_frames_are_read(tmp_path, name):
+    path = write(tmp_path / name)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 8 // 10])
     source = open_frames(path)
     assert 10 < source.num_frames < COUNT
-    for index in range(5):
-        assert told(source.frame(index)) == index
+    read = [told(source.frame(index)) for index in range(source.num_frames)]
+    assert read[:-3] == list(range(len(read) - 3))  # the others may follow a gap
     assert source.frame(COUNT - 1) is None
 
 

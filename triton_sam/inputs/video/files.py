@@ -64,7 +64,8 @@ class VideoFrames(FrameSource):
     """The frames of a video file, in the order and orientation of a player.
 
     From several video streams, the one with the most frames is used; cover images are ignored. If the file does not
-    start with a key frame, the frames that cannot be decoded are left out, as in a player.
+    start with a key frame, the frames that cannot be decoded are left out, as in a player. So is a last frame of which
+    the file holds only a part.
 
     The constructor reads the file once without decoding it, to find the time stamps of all frames. If time stamps are
     missing (raw H.264, some AVI files) or wrong, it decodes the file once to count the frames, and going back decodes
@@ -82,6 +83,7 @@ class VideoFrames(FrameSource):
         self._most = most
         self._container: InputContainer | None = None
         self._place: int | None = None  # index among the video streams
+        self._partial: int | None = None  # time stamp of a last frame of which the file holds only a part
         self._decoded: OrderedDict[int, Image.Image] = OrderedDict()
         self._next: Iterator[tuple[int, VideoFrame]] = iter(())
         self._ahead = True  # threads decode later frames
@@ -177,11 +179,16 @@ class VideoFrames(FrameSource):
 
     def _numbered(self, container: InputContainer, stream: VideoStream) -> Iterator[tuple[int, VideoFrame]]:
         """Decode and yield frames with their indexes."""
-        for count, frame in enumerate(container.decode(stream)):
+        for count, frame in enumerate(self._frames(container, stream)):
             index = count if self._timetable is None else self._timetable.index(frame.pts)
             if index is not None:
                 self.pixel_ratio = pixel_ratio(stream, frame)
                 yield index, frame
+
+    def _frames(self, container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+        for packet in container.demux(stream):
+            if packet.pts is None or packet.pts != self._partial:
+                yield from packet.decode()
 
     def _keep(self, index: int, frame: VideoFrame, wanted: int) -> None:
         """Cache a decoded frame, unless the frames from it to the wanted one exceed the cache."""
@@ -206,7 +213,7 @@ class VideoFrames(FrameSource):
     def _read_timetable(self) -> Timetable | None:
         """Read the time stamps of all frames; None if some are missing, duplicate or wrong."""
         container, stream = self._open()
-        times, starts = [], []
+        times, starts, is_partial = [], [], False
         with container:
             self.rate = stream.average_rate or stream.guessed_rate
             try:
@@ -219,11 +226,13 @@ class VideoFrames(FrameSource):
                     self._check_count(len(times) // 2)  # some packets show no frame
                     if packet.is_keyframe:
                         starts.append(packet.pts)
+                    is_partial = packet.is_corrupt
             except _av().error.FFmpegError as error:
                 if not times:
                     raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
             may_be_wrong = stream.codec_context.has_b_frames and _are_ascending(times)
             time_base = stream.time_base
+        self._partial = times.pop() if is_partial and len(times) > 1 else None
         if may_be_wrong and not _are_ascending(self._first_times(CHECKED_FRAMES)):
             return None
         if not starts or min(times) < min(starts):
@@ -258,7 +267,7 @@ class VideoFrames(FrameSource):
         count = 0
         with container:
             try:
-                for count, _ in enumerate(container.decode(stream), 1):
+                for count, _ in enumerate(self._frames(container, stream), 1):
                     self._check_count(count)
                 return count
             except _av().error.FFmpegError as error:

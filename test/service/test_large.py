@@ -190,10 +190,12 @@ def test_a_file_that_is_replaced_is_opened_again(tmp_path):
     with running_service(NOBODY, large_images=str(tmp_path)) as running:
         (image,) = running.http.get("/v1/large").json()["images"]
         assert image["name"] == "m\N{REPLACEMENT CHARACTER}ller.tif"
-        assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 300
+        first = running.http.get(f"/v1/large/{image['id']}").json()
         write_tiff(tmp_path / "new.tif", draw([], (400, 200)), levels=1)
         (tmp_path / "new.tif").replace(path)
-        assert running.http.get(f"/v1/large/{image['id']}").json()["width"] == 400
+        then = running.http.get(f"/v1/large/{image['id']}").json()
+        assert (first["width"], then["width"]) == (300, 400)
+        assert first["version"] != then["version"]  # with it, the page's browser does not reuse the first one's tiles
         path.unlink()
         problem(running.http.get(f"/v1/large/{image['id']}"), 404)
 

@@ -131,3 +131,8 @@ def test_another_model_answers_after_a_switch(browser, images):
             page.page.select_option("#model", "twin")
         page.opened("coffee.jpg")
         page.wait("tritonSam.pictures.isSent")
+        away = {name: triton.models.pop(name) for name in ("twin_encoder", "twin_decoder")}
+        page.wait("document.getElementById('model').textContent === 'sam2twin (not ready)'")
+        triton.models.update(away)
+        page.wait("document.getElementById('model').textContent === 'sam2twin'")
+        assert page.page.input_value("#model") == "twin"

@@ -147,11 +147,11 @@ def test_a_view_asks_for_its_tiles_and_no_others_a_few_at_a_time(modules):
                 for column in range(levels[each]["columns"]):
                     meets_x = column * side <= right and (column + 1) * side > left
                     if meets_x and row * side <= bottom and (row + 1) * side > top:
-                        wanted.add(f"/v1/large/7/levels/{each}/tiles/{column}/{row}")
+                        wanted.add(f"/v1/large/7/levels/{each}/tiles/{column}/{row}?version=a-1")
         expected.append(sorted(wanted))
         inputs.append(
             {
-                "info": {"id": 7, "tile": 512, "levels": levels, "width": width, "height": height},
+                "info": {"id": 7, "version": "a-1", "tile": 512, "levels": levels, "width": width, "height": height},
                 "shown": shown,
                 "unit": scale,
             }

@@ -162,6 +162,10 @@ def test_objects_appear_as_they_come_and_better_ones_take_their_places(page, dra
     assert info(page) == f"{COUNT - 1} found"
     np.testing.assert_array_equal(saved(page) == 255, MASKS[0])
     page.page.keyboard.press("Escape")
+    assert page.page.is_hidden("#found")
+    page.page.keyboard.press("Control+z")
+    assert info(page) == f"{COUNT - 1} found"
+    page.page.keyboard.press("Escape")
     find(page)
 
 

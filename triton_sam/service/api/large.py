@@ -32,7 +32,7 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
 
         async def work() -> LargeImageInfo:
             async with folder.image(large_id) as (name, image):
-                return describe(large_id, name, image)
+                return describe(large_id, name, folder.version(large_id), image)
 
         return await requests.run(request, work())
 

@@ -67,6 +67,7 @@ class LargeImageInfo(LargeImageName):
     tile: int = Field(description="The width and height of a tile; the last ones of a row or column are smaller.")
     levels: list[LargeLevel] = Field(description="All levels; level 0 is the image itself.")
     epsg: int | None = Field(description="The EPSG number of the map's reference system; null if there is none.")
+    version: str = Field(description="It changes with the file: `?version=` keeps a tile's URL apart from older ones.")
 
 
 @dataclass(eq=False)
@@ -154,6 +155,11 @@ class LargeFolder:
             raise Problem(422, f"{text}: the file needs a pyramid, for example by `vips tiffsave --pyramid`")
         return await self._engine.budgets.workers.call(pixels, image.window, region, side)
 
+    def version(self, image_id: str) -> str:
+        """Return the version of an image that is open in a block of image()."""
+        modified, size = self._open[image_id].stamp
+        return f"{modified:x}-{size:x}"
+
     def path(self, image_id: str) -> Path:
         return self._paths[image_id][1]
 
@@ -221,11 +227,18 @@ def levels_of(image: LargeImage) -> list[LargeLevel]:
             return levels
 
 
-def describe(image_id: str, name: str, image: LargeImage) -> LargeImageInfo:
+def describe(image_id: str, name: str, version: str, image: LargeImage) -> LargeImageInfo:
     width, height = image.size
     epsg = image.georeference.epsg if image.georeference else None
     return LargeImageInfo(
-        id=image_id, name=valid_utf8(name), width=width, height=height, tile=TILE, levels=levels_of(image), epsg=epsg
+        id=image_id,
+        name=valid_utf8(name),
+        version=version,
+        width=width,
+        height=height,
+        tile=TILE,
+        levels=levels_of(image),
+        epsg=epsg,
     )
 
 

@@ -148,7 +148,7 @@ function serviceChanged(status) {
   if (wasDown) warn("");
   if (wasUp && page.models.map((model) => model.name).join() === status.models.join()) return;
   void loadModels().then(() => {
-    if (page.image || page.video.isOpen) return page.pictures.isSent ? page.masks.refresh() : page.pictures.reupload();
+    if (page.model.name && (page.image || page.video.isOpen)) return page.pictures.isSent ? page.masks.refresh() : page.pictures.reupload();
   });
 }
 
@@ -171,11 +171,14 @@ async function loadModels() {
     if (problem.status === 401) return askToken().then(loadModels);
     return;
   }
-  const names = page.models.map((model) => model.name);
-  if (!names.includes(settings.model)) settings.model = page.models.find((model) => model.default)?.name ?? names[0];
-  $("model").replaceChildren(...page.models.map(({ name, demo }) => new Option(demo ? `${name} (demo)` : name, name)));
+  if (!page.model.name && !page.image && !page.video.isOpen) {
+    settings.model = (page.models.find((model) => model.default) ?? page.models[0])?.name;
+  }
+  const options = page.models.map(({ name, demo }) => new Option(demo ? `${name} (demo)` : name, name));
+  if (!page.model.name && page.models.length) options.push(new Option(`${settings.model} (not ready)`, settings.model));
+  $("model").replaceChildren(...options);
   $("model").value = settings.model;
-  enable({ model: names.length });
+  enable({ model: page.models.length });
   show();
 }
 

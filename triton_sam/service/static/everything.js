@@ -153,10 +153,11 @@ export class Everything {
     this.#page.show();
   }
 
-  /** Drop found objects that were not kept. */
+  /** Delete all found objects that were not kept. */
   close() {
     this.stop();
-    this.#run++;
+    const items = this.#open;
+    if (items.length) this.#change((scene) => scene.gone.push(...items.map((item) => item.id)));
     this.#refining(false);
   }
 

@@ -113,7 +113,7 @@ export class Tiles {
   async #load(key) {
     const { signal } = this.abort;
     try {
-      const answer = await this.fetchTile(`/v1/large/${this.info.id}/levels/${key}`, { signal });
+      const answer = await this.fetchTile(`/v1/large/${this.info.id}/levels/${key}?version=${this.info.version}`, { signal });
       const bitmap = await createImageBitmap(await answer.blob());
       this.isDown = false;
       if (signal.aborted) bitmap.close();

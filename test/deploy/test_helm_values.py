@@ -195,6 +195,7 @@ def test_values_that_do_not_fit_each_other_are_one_clear_error(tmp_path):
         ("ingress: {enabled: true}\nrest: {enabled: true, token: {open: true}}", "needs ingress.host and, for TLS"),
         ("gateway: {enabled: true}", "gateway.enabled needs gateway.parentRefs"),
         ("gateway: {enabled: true, target: triton, parentRefs: [{name: edge}]}", "networkPolicy.gatewayNamespaces"),
+        ("service: {type: LoadBalancer}", "networkPolicy.extraIngress"),
         ("gateway: {canary: {weight: 5}}", "gateway.canary.weight needs gateway.canary.release"),
         ("openshift: {route: {enabled: true}}", "openshift.route leads to the REST service, which does not run"),
         ("models: [{family: sam2, size: tiny}, {family: sam2, size: large}]", 'two models are served as "sam2"'),

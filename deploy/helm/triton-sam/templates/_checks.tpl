@@ -43,6 +43,9 @@
 {{- if and (or $v.ingress.enabled $v.gateway.enabled) $v.networkPolicy.enabled (not $v.networkPolicy.gatewayNamespaces) (not $v.networkPolicy.extraIngress) -}}
 {{- fail "networkPolicy.gatewayNamespaces must name the namespace of your gateway or ingress controller, or its requests are blocked" -}}
 {{- end -}}
+{{- if and (ne $v.service.type "ClusterIP") $v.networkPolicy.enabled (not $v.networkPolicy.extraIngress) -}}
+{{- fail (printf "service.type %s needs networkPolicy.extraIngress with the addresses of its clients, or their requests are blocked" $v.service.type) -}}
+{{- end -}}
 {{- range $part := list (list "ingress" $v.ingress) (list "gateway" $v.gateway) (list "openshift.route" $v.openshift.route) -}}
 {{- if and (index $part 1).enabled (eq (index $part 1).target "rest") (not $v.rest.enabled) -}}
 {{- fail (printf "%s leads to the REST service, which does not run: set rest.enabled, or %s.target to triton" (index $part 0) (index $part 0)) -}}

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..client.mask_generator import generator_of
 from ..client.sync import SamTritonClient
+from ..errors import InputError
 from ..export.reference import GenerateMasks, Record
 from ..masks.boxes import share_matched
 
@@ -103,11 +104,18 @@ def verify_everything(
 
     Yields:
         One row for each case and runner.
+
+    Raises:
+        InputError: the official generator finds nothing in any case, so that nothing was compared.
     """
+    compared = 0
     for title, parameters in cases(reference, image, points_per_side).items():
         expected = _masks(reference(image, **parameters))
+        compared += len(expected)
         for name, runner in runners.items():
             yield _compare(name, title, _masks(runner(image, **parameters)), expected)
+    if not compared:
+        raise InputError("the official generator finds nothing in this image: give another one as --image")
 
 
 def _masks(records: Sequence[Record]) -> list[npt.NDArray[np.bool_]]:

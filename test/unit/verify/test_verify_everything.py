@@ -17,7 +17,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.client.sync import SamTritonClient
 from triton_sam.concepts.instances import Instance
-from triton_sam.errors import ModelNotReadyError
+from triton_sam.errors import InputError, ModelNotReadyError
 from triton_sam.export.reference import FoundInstance
 from triton_sam.families import get_family
 from triton_sam.transport.onnx import OnnxTransport
@@ -67,6 +67,8 @@ def test_equal_masks_pass_and_others_fail():
     assert fewer.found < 0.99 <= fewer.right
     table = format_table(rows, verify.LIMITS).splitlines()
     assert [line.split()[-1] for line in table[1:]] == ["ok"] * 6 + ["ok", "FAIL", "FAIL"] * 2
+    with pytest.raises(InputError, match="the official generator finds nothing"):
+        list(verify.verify_everything(lambda image, **_: [], runners, IMAGE, points_per_side=6))
 
 
 def test_fitting_thresholds_of_scores_below_zero_are_in_range():

@@ -7,8 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image, ImageDraw
+from support.video_files import write_video
 
 WIDTH, HEIGHT, FRAMES, RATE = 320, 240, 24, 12
 STEP = 6
@@ -52,13 +52,5 @@ def write_frames(folder: Path, frames: int) -> list[Path]:
 
 def write_clip(path: Path, frames: int = FRAMES) -> Path:
     """Write the video in the format of the path's suffix."""
-    av = pytest.importorskip("av")
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=Fraction(RATE))
-        stream.width, stream.height, stream.pix_fmt, stream.gop_size = WIDTH, HEIGHT, "yuv420p", 8
-        for index in range(frames):
-            for packet in stream.encode(av.VideoFrame.from_image(image(index))):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
-    return path
+    pictures = [np.asarray(image(index)) for index in range(frames)]
+    return write_video(path, pictures, rate=Fraction(RATE), width=WIDTH, height=HEIGHT, gop_size=8)

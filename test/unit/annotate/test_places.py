@@ -28,6 +28,7 @@ from support.annotated import SIZE, files_of, lines_of, servers, write_data_set,
 from support.commands import call  # noqa: E402
 from support.file_server import web  # noqa: E402
 from support.large_images import ColourServer, draw, write_tiff, write_zarr  # noqa: E402
+from support.video_files import write_video  # noqa: E402
 
 from triton_sam.annotate import job  # noqa: E402
 from triton_sam.annotate.large import Tiling, read_large_source  # noqa: E402
@@ -143,20 +144,13 @@ def test_a_storage_that_does_not_answer_is_asked_a_few_times(monkeypatch):
     assert late.call_count == remote.ATTEMPTS
 
 
-def write_video(path: Path, frames: int) -> Path:
-    av = pytest.importorskip("av")
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
-        for index in range(frames):
-            frame = av.VideoFrame.from_image(Image.new("RGB", SIZE, (0, 10 * index, 0)))
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+def write_clip(path: Path, frames: int) -> Path:
+    pictures = [np.asarray(Image.new("RGB", SIZE, (0, 10 * index, 0))) for index in range(frames)]
+    return write_video(path, pictures, width=SIZE[0], height=SIZE[1])
 
 
 def test_the_frames_of_a_video_are_images(servers, tmp_path):
-    video = write_video(tmp_path / "clip.mp4", 20)
+    video = write_clip(tmp_path / "clip.mp4", 20)
     source = read_source(str(video), every=8)
     assert [(item.id, item.name, item.size) for item in source.items] == [
         (index + 1, f"clip/{index:05}.png", SIZE) for index in (0, 8, 16)
@@ -177,7 +171,7 @@ def test_a_video_at_a_url_is_copied_and_the_copy_removed(web, tmp_path, monkeypa
     (tmp_path / "copies").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
     monkeypatch.setattr(remote, "PAUSE", 0.01)
-    local = read_source(str(write_video(web.folder / "clip.mp4", 6)))
+    local = read_source(str(write_clip(web.folder / "clip.mp4", 6)))
     web.failing, web.failures = ".mp4", [503]
     source = read_source(f"{web.url}/clip.mp4")
     copied, originals = ([(item.name, item.content()) for item in each.items] for each in (source, local))

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 from support.commands import call
 from support.in_process import InProcess
+from support.video_files import write_video
 from support.video_server import VideoServer, open_video
 
 from triton_sam import SAM2VideoClient
@@ -104,15 +105,8 @@ def test_every_format_of_two_objects(video_server, clip, tmp_path, capsys):
 def test_an_anamorphic_video_of_variable_rate_keeps_its_shape_and_length(video_server, tmp_path):
     av = pytest.importorskip("av")
     ratio, times = Fraction(64, 45), [0, 40, 80, 500, 540, 1000, 1010, 1500, 3000, 3040]
-    with av.open(str(tmp_path / "clip.mkv"), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25)  # which the file states
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
-        stream.codec_context.time_base, stream.codec_context.sample_aspect_ratio = Fraction(1, 1000), ratio
-        for number, time in enumerate(times):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 20 * number, np.uint8), format="rgb24")
-            frame.pts, frame.time_base = time, Fraction(1, 1000)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    frames = [np.full((48, 64, 3), 20 * number, np.uint8) for number in range(len(times))]
+    write_video(tmp_path / "clip.mkv", frames, times, rate=25, sample_aspect_ratio=ratio)  # the file states the rate
     assert track(tmp_path / "clip.mkv", "--point", "0:60,40", "--out", tmp_path / "out") == 0
     with av.open(str(tmp_path / "out/overlay.mp4")) as container:
         stream = container.streams.video[0]

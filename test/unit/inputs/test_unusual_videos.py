@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from PIL import Image
+from support.video_files import add_stream, encode, write_video
 
 from triton_sam.errors import VideoError
 from triton_sam.inputs.video import open_frames
@@ -24,34 +25,8 @@ def quarters(width=WIDTH, height=HEIGHT):
     return COLORS[rows[:, None], columns[None]]
 
 
-def add_stream(container, codec="mpeg4", size=(WIDTH, HEIGHT), pixels="yuv420p", ratio=None, gop=6, b_frames=0):
-    if codec not in av.codecs_available:
-        pytest.skip(f"this PyAV has no {codec}")
-    stream = container.add_stream(codec, rate=10)
-    stream.width, stream.height = size
-    stream.pix_fmt, stream.gop_size, stream.max_b_frames = pixels, gop, b_frames
-    stream.bit_rate = 2_000_000
-    if ratio is not None:
-        stream.codec_context.sample_aspect_ratio = ratio
-    return stream
-
-
-def encode(container, stream, count=COUNT, times=None):
-    """Encode frames of four quarters, whose times are in milliseconds, or at the rate of the stream."""
-    if times is not None:
-        stream.codec_context.time_base = Fraction(1, 1000)
-    for index in range(count):
-        frame = av.VideoFrame.from_ndarray(quarters(stream.width, stream.height), format="rgb24")
-        if times is not None:
-            frame.pts, frame.time_base = times[index], Fraction(1, 1000)
-        container.mux(stream.encode(frame))
-    container.mux(stream.encode())
-
-
-def write(path, count=COUNT, times=None, **options):
-    with av.open(str(path), "w") as container:
-        encode(container, add_stream(container, **options), count, times)
-    return path
+def write(path, count=COUNT, times=None, **stream):
+    return write_video(path, [quarters()] * count, times, **stream)
 
 
 def opened(video):
@@ -78,6 +53,8 @@ def shown_by_a_player(path):
 
 # --- which stream ---
 
+COVER = {"codec": "mjpeg", "width": 32, "height": 32, "pix_fmt": "yuvj420p", "gop_size": 1}
+
 
 def with_cover(path, cover_first, attached=True):
     """Write a video with a picture of another size, as programs for music and films do."""
@@ -85,13 +62,11 @@ def with_cover(path, cover_first, attached=True):
         streams = {}
         for name in ("cover", "film") if cover_first else ("film", "cover"):
             is_cover = name == "cover"
-            streams[name] = add_stream(
-                container, *(("mjpeg", (32, 32), "yuvj420p") if is_cover else ("mpeg4",)), gop=1 if is_cover else 6
-            )
+            streams[name] = add_stream(container, **(COVER if is_cover else {}))
         if attached and hasattr(av.stream, "Disposition"):
             streams["cover"].disposition = av.stream.Disposition.attached_pic
-        encode(container, streams["cover"], 1)
-        encode(container, streams["film"])
+        encode(container, streams["cover"], [quarters(32, 32)])
+        encode(container, streams["film"], [quarters()] * COUNT)
     return path
 
 
@@ -108,9 +83,9 @@ def test_a_cover_picture_alone_is_no_video(tmp_path):
     if not hasattr(av.stream, "Disposition"):
         pytest.skip("this PyAV does not say which stream is a cover")
     with av.open(str(tmp_path / "song.mp4"), "w") as container:
-        sound, cover = container.add_stream("aac", rate=8000), add_stream(container, "mjpeg", (32, 32), "yuvj420p")
+        sound, cover = container.add_stream("aac", rate=8000), add_stream(container, **COVER)
         cover.disposition = av.stream.Disposition.attached_pic
-        encode(container, cover, 1)
+        encode(container, cover, [quarters(32, 32)])
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", layout="mono")
         frame.sample_rate = 8000
         container.mux(sound.encode(frame))
@@ -146,7 +121,7 @@ def turned(path, matrix):
 @pytest.mark.parametrize(("matrix", "expected"), MATRICES.values(), ids=MATRICES.keys())
 @pytest.mark.parametrize("as_stream", [False, True])
 def test_turned_and_mirrored_videos_are_as_a_player_shows_them(tmp_path, matrix, expected, as_stream):
-    path = turned(write(tmp_path / "clip.mp4", ratio=Fraction(2)), matrix)
+    path = turned(write(tmp_path / "clip.mp4", sample_aspect_ratio=Fraction(2)), matrix)
     upright = expected(quarters())
     with path.open("rb") as file, opened(file if as_stream else path) as source:
         assert source.size == (upright.shape[1], upright.shape[0])
@@ -168,8 +143,9 @@ UNUSUAL = {  # codec, pixel format, size, and the largest difference of a value
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_pixels_keep_their_places_and_colours(tmp_path, name):
     codec, form, size, difference = UNUSUAL[name]
-    expected = quarters(*size).astype(int)
-    with opened(write(tmp_path / name, codec=codec, pixels=form, size=size)) as source:
+    drawn = quarters(*size)
+    written = write_video(tmp_path / name, [drawn] * COUNT, codec=codec, pix_fmt=form, width=size[0], height=size[1])
+    with opened(written) as source:
         image = pixels(source, COUNT - 1).astype(int)
         assert source.pixel_ratio == 1
     assert image.shape == (size[1], size[0], 3)
@@ -177,9 +153,9 @@ def test_unusual_pixels_keep_their_places_and_colours(tmp_path, name):
         assert image.max(axis=2).tolist() == image.min(axis=2).tolist()
         assert (image[2, 2] > image[2, -3]).all()
         return
-    flat = np.ones(expected.shape[:2], bool)  # colours have half the resolution
+    flat = np.ones(drawn.shape[:2], bool)  # colours have half the resolution
     flat[size[1] // 2 - 4 : size[1] // 2 + 4] = flat[:, size[0] // 2 - 4 : size[0] // 2 + 4] = False
-    assert np.abs(image - expected)[flat].max() <= difference
+    assert np.abs(image - drawn)[flat].max() <= difference
 
 
 # --- which frames ---
@@ -188,7 +164,7 @@ def test_unusual_pixels_keep_their_places_and_colours(tmp_path, name):
 @pytest.mark.parametrize("b_frames", [0, 2])
 @pytest.mark.parametrize("kind", ["mp4", "mkv", "ts"])
 def test_a_file_that_begins_between_key_frames_has_the_frames_that_a_player_shows(tmp_path, kind, b_frames):
-    whole, path = write(tmp_path / f"whole.{kind}", codec="libx264", b_frames=b_frames), tmp_path / f"cut.{kind}"
+    whole, path = write(tmp_path / f"whole.{kind}", codec="libx264", max_b_frames=b_frames), tmp_path / f"cut.{kind}"
     with av.open(str(whole)) as container, av.open(str(path), "w") as cut:
         stream = cut.add_stream_from_template(container.streams.video[0])
         for number, packet in enumerate(packet for packet in container.demux(video=0) if packet.size):
@@ -203,7 +179,7 @@ def test_a_file_that_begins_between_key_frames_has_the_frames_that_a_player_show
 
 
 def test_frames_before_the_start_of_an_edit_list_do_not_count(tmp_path):
-    path = write(tmp_path / "clip.mp4", codec="libx264", gop=6)
+    path = write(tmp_path / "clip.mp4", codec="libx264")
     content = bytearray(path.read_bytes())
     with av.open(str(path)) as container:
         frame = round(1 / (container.streams.video[0].time_base * 10))

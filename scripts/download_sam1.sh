@@ -1,47 +1,8 @@
 #!/usr/bin/env bash
-# Download an official SAM1 checkpoint into checkpoints/ of this repository.
+# Download an official SAM1 checkpoint (default: vit_b) into checkpoints/ of this repository, from any working directory.
+# The arguments are those of `triton-sam download sam1`; the variable PYTHON names the interpreter.
 set -euo pipefail
 
-usage() {
-    cat <<'HELP'
-usage: scripts/download_sam1.sh [vit_h|vit_l|vit_b] [--mirror URL] [--directory DIR] [--quiet]
-
-Downloads an official SAM1 checkpoint (default: vit_b) into checkpoints/ of this repository, from any working
-directory. An interrupted download continues where it stopped, and the SHA-256 is checked. When the right file exists
-already, the script does nothing.
-
-  --mirror URL      download URL/FILENAME instead (also: environment variable TRITON_SAM_MIRROR)
-  --directory DIR   directory for the checkpoint (default: checkpoints/ of this repository)
-  --quiet           show no progress bar
-
-The variable PYTHON names the interpreter (default: python3). HTTPS_PROXY and NO_PROXY name the proxies.
-HELP
-}
-
-size=vit_b
-case "${1:-}" in
-    -h | --help)
-        usage
-        exit 0
-        ;;
-    vit_h | vit_l | vit_b)
-        size=$1
-        shift
-        ;;
-    "" | -*) ;;
-    *)
-        echo "download_sam1.sh: there is no size '$1': choose vit_h, vit_l or vit_b" >&2
-        exit 2
-        ;;
-esac
-for argument in "$@"; do
-    if [[ $argument == -h || $argument == --help ]]; then
-        usage
-        exit 0
-    fi
-done
-
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-# PYTHONPATH makes the script work without an installation. The caller's --directory is last and takes precedence.
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-exec "${PYTHON:-python3}" -m triton_sam download sam1 "$size" --directory "$root/checkpoints" "$@"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" # the script works without an installation
+exec "${PYTHON:-python3}" -m triton_sam download --directory "$root/checkpoints" sam1 "$@"

@@ -116,7 +116,8 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None, patience: float
         Timeout,
     )  # imported here because it imports asyncio and sqlite3, which clients do not need
 
-    held = FileLock(lock, fallback_to_soft=False)
+    # Other users of a shared folder must be able to open a file that a killed process left behind.
+    held = FileLock(lock, mode=0o666, fallback_to_soft=False)
     try:
         try:
             held.acquire(timeout=patience)

@@ -111,14 +111,15 @@ def _urls(checkpoint: Checkpoint, mirror: str | None) -> tuple[str, ...]:
     """Return the URLs to try, in order."""
     if not mirror:
         return (checkpoint.url,)
+    shown = mirror.rpartition("@")[2]  # without a password
     try:
         parts = urllib3.util.parse_url(mirror)
     except urllib3.exceptions.LocationParseError as error:
         raise ConfigurationError(
-            f"the mirror {mirror!r} is not a valid URL: it must look like https://host/path"
+            f"the mirror {shown!r} is not a valid URL: it must look like https://host/path"
         ) from error
     if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment:
-        raise ConfigurationError(f"the mirror {mirror!r} must look like https://host/path")
+        raise ConfigurationError(f"the mirror {shown!r} must look like https://host/path")
     base = mirror.rstrip("/")
     original = urllib3.util.parse_url(checkpoint.url).path or f"/{checkpoint.file_name}"
     return tuple(dict.fromkeys((f"{base}/{checkpoint.file_name}", f"{base}{original}")))

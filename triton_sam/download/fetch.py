@@ -29,7 +29,7 @@ from .._common.backoff import spread
 from .._common.extras import missing
 from .._common.files import hash_file, locked, move_into_place
 from ..errors import ChecksumError, DownloadError
-from .http import NetworkError, NotFoundError, TransientError, bad_status, classify, make_pool
+from .http import NetworkError, NotFoundError, TransientError, bad_status, classify, make_pool, split_credentials
 
 _LABELS = {"sha256": "SHA-256", "md5": "MD5", "xxh128": "XXH128"}
 _CHUNK = 1 << 18
@@ -166,9 +166,10 @@ def _fetch_any(job: _Job, urls: Sequence[str]) -> None:
     """Download from the first URL whose server has the file."""
     missing: list[str] = []
     try:
-        for url in urls:
+        for given in urls:
+            url, credentials = split_credentials(given)
             try:
-                return _fetch_one(job, url)
+                return _fetch_one(replace(job, headers={**job.headers, **credentials}), url)
             except NotFoundError as error:
                 missing.append(str(error))
     finally:

@@ -22,6 +22,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from .._common.text import first_line
 from ..errors import ConfigurationError, DownloadError, ImageError
 
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -97,9 +98,8 @@ def classify(error: HTTPError, url: str) -> Exception:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
     # urllib3 begins its messages with the connection: "HTTPSConnection(host='...', port=443): Failed to resolve ..."
-    reason = re.sub(r"^(<[^>]*>|\w+\([^)]*\))(, |: )", "", lines[0]) if lines else type(error).__name__
+    reason = re.sub(r"^(<[^>]*>|\w+\([^)]*\))(, |: )", "", first_line(error))
     return re.sub(r"\[Errno -?\d+\] ", "", reason)
 
 
@@ -118,10 +118,21 @@ def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
         return urllib3.PoolManager(retries=retries, timeout=waits)
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     address = _proxy_address(proxy, f"{kind.upper()}_PROXY")
-    # make_headers() encodes name and password as Latin-1, so decoding them as Latin-1 keeps their bytes.
-    auth = unquote(address.auth, encoding="latin-1") if address.auth else None
-    headers = urllib3.make_headers(proxy_basic_auth=auth) if auth else None
+    headers = urllib3.make_headers(proxy_basic_auth=_unquoted(address.auth)) if address.auth else None
     return urllib3.ProxyManager(proxy, proxy_headers=headers, retries=retries, timeout=waits)
+
+
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without its user name and password, which error texts must not show, and the header with them."""
+    parts = _parsed(url)
+    if not parts.auth:
+        return url, {}
+    return parts._replace(auth=None).url, dict(urllib3.make_headers(basic_auth=_unquoted(parts.auth)))
+
+
+def _unquoted(auth: str) -> str:
+    """Return name and password of a URL. make_headers() encodes them as Latin-1, so this keeps their bytes."""
+    return unquote(auth, encoding="latin-1")
 
 
 def _parsed(url: str) -> urllib3.util.Url:
@@ -177,9 +188,10 @@ def fetch_image(url: str, *, timeout: float = 30.0, max_bytes: int = MAX_BYTES) 
     if timeout <= 0 or max_bytes < 1:
         raise ConfigurationError("timeout must be above 0 seconds, and max_bytes at least 1")
     end = time.monotonic() + timeout
+    url, headers = split_credentials(url)
     pool = make_pool(url, timeout)
     try:
-        response = pool.request("GET", url, preload_content=False)
+        response = pool.request("GET", url, headers=headers, preload_content=False)
         try:
             if response.status != 200:
                 raise ImageError(

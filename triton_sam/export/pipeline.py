@@ -19,6 +19,7 @@ from .._common import strict_json
 from .._common.extras import missing
 from .._common.files import hash_file
 from .._common.progress import Progress
+from .._common.text import first_line
 from ..errors import ConfigurationError, ExportError
 from ..everything.parameters import METADATA_KEY, thresholds_of
 from ..families import get_family
@@ -182,8 +183,7 @@ def _to_device(model: torch.nn.Module, device: str) -> torch.nn.Module:
     try:
         return model.to(device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigurationError(f"torch cannot use the device {device!r}: {reason}") from error
+        raise ConfigurationError(f"torch cannot use the device {device!r}: {first_line(error)}") from error
 
 
 def _words(role: str) -> str:

@@ -31,15 +31,19 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
     return _PLAIN.fullmatch(os.fspath(path)) is not None
 
 
-def make_run_directory() -> Path:
-    """Create a temporary folder for a run, with a plain path."""
+def make_run_directory(*, runs_programs: bool = False) -> Path:
+    """Create a temporary folder for a run, with a plain path.
+
+    Args:
+        runs_programs: the folder will hold programs, so its file system must not be mounted with `noexec`.
+    """
     for parent in (tempfile.gettempdir(), *_OTHER_PARENTS):
         with contextlib.suppress(OSError):
-            if is_plain(parent):
+            if is_plain(parent) and not (runs_programs and os.statvfs(parent).f_flag & os.ST_NOEXEC):
                 return Path(tempfile.mkdtemp(prefix="triton-sam-", dir=parent))
     raise LocalServerError(
-        f"Triton needs a temporary folder whose path has only letters without accents, digits and . _ + -, "
-        f"not {tempfile.gettempdir()}: set TMPDIR"
+        "Triton needs a temporary folder that is not mounted with noexec, and whose path has only letters without "
+        f"accents, digits and . _ + -, not {tempfile.gettempdir()}: set TMPDIR"
     )
 
 

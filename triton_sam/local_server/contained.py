@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from triton_sam._common import strict_json
+from triton_sam.errors import ConfigurationError
 from triton_sam.local_server import supervisor
 from triton_sam.local_server.closed import (
     CONTROL_MODE,
@@ -55,7 +56,7 @@ def become_supervisor(
         else:
             control = [*closed_options(folders, options, run_directory), *completion_options(folders, options)]
         defaults = [*server_options(folders, options), *thread_options(folders, options)]
-        ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
+        ports = {name: port_of(options, f"--{name}-port", port) for name, port in DEFAULT_PORTS.items()}
         host = option(options, "--http-address") or ALL_ADDRESSES
         job = supervisor.Job(
             command=[program, *control, *shared_memory_options(identity), *defaults, *options],
@@ -80,6 +81,13 @@ def become_supervisor(
     except BaseException:
         shutil.rmtree(run_directory, ignore_errors=True)
         raise
+
+
+def port_of(options: Sequence[str], name: str, default: int) -> int:
+    text = option(options, name) or str(default)
+    if not text.isdecimal():
+        raise ConfigurationError(f"{name} must be a port, not {text!r}")
+    return int(text)
 
 
 def option(options: Sequence[str], name: str) -> str | None:

@@ -168,7 +168,7 @@ class LocalServer:
         address = resolve_host(self.host)
         self._ports = choose_ports(address, self._wanted_ports)
         identity = secrets.token_hex(4)
-        run_directory = make_run_directory()
+        run_directory = make_run_directory(runs_programs=self._settings.tritonserver is None)
         try:
             wanted = self._settings
             triton = prepare_triton(run_directory, _path(wanted.tritonserver), _path(wanted.backend_directory))

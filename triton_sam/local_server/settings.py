@@ -12,6 +12,7 @@ from pathlib import Path
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.repository.folder import RepositoryModel
+from triton_sam.transport.options import check_number
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,13 @@ class ServerSettings:
     extra_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.models, str):
-            raise ConfigurationError(f"models must be a list of names, not the string {self.models!r}")
+        for name in ("models", "extra_args"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigurationError(f"{name} must be a list, not the string {getattr(self, name)!r}")
+        for name in ("http_port", "grpc_port", "metrics_port", "log_verbose"):
+            check_number(name, getattr(self, name), whole=True)
+        for name in ("startup_timeout", "stop_timeout"):
+            check_number(name, getattr(self, name))
 
 
 METRICS = "--metrics-config"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import ssl
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +39,7 @@ class GrpcClient:
     ) -> None:
         self._url = url
         self._headers = dict(headers or {})
-        self._ca_certs = ca_certs
+        self._ca_certs = ca_certs or (_system_certificates() if url.is_secure else None)
         self._shared: Any = None
         self._closed = False
         self._lock = threading.Lock()
@@ -151,6 +153,11 @@ def infer_input(name: str, array: npt.NDArray[Any]) -> Any:
     return given
 
 
+def _system_certificates() -> str | None:
+    """Return the file of the system's certificates, unless gRPC's own variable names another; None without one."""
+    return None if "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in os.environ else ssl.get_default_verify_paths().cafile
+
+
 class _Inputs:
     """Converts arrays to tritonclient's inputs. Embeddings are copied once for all requests that carry them.
 
@@ -158,12 +165,12 @@ class _Inputs:
     """
 
     def __init__(self) -> None:
-        self._large: dict[int, tuple[weakref.ref[npt.NDArray[Any]], Any]] = {}
+        self._large: dict[tuple[int, str], tuple[weakref.ref[npt.NDArray[Any]], Any]] = {}
 
     def get(self, name: str, array: npt.NDArray[Any]) -> Any:
         if array.nbytes < LARGE or array.flags.writeable:
             return infer_input(name, array)
-        key = id(array)
+        key = id(array), name
         reference, tensor = self._large.get(key, (None, None))
         if reference is None or reference() is not array:
             tensor = infer_input(name, array)

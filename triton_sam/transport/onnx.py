@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .._common import onnx_session, process
 from .._common.extras import missing
+from .._common.text import first_line
 from ..errors import ExportError, ModelNotReadyError
 from .base import Tensors
 
@@ -49,7 +50,7 @@ class OnnxTransport:
                 for model, file in files.items()
             }
         except Exception as error:  # ONNX Runtime's errors share no base class below Exception
-            raise ExportError(f"ONNX Runtime cannot load the model: {str(error).splitlines()[0]}") from error
+            raise ExportError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
         """Do nothing: without a network there is no timeout. See BaseTransport.one_call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -97,7 +98,9 @@ def check_headers(headers: Mapping[str, str] | None) -> None:
         if not (isinstance(name, str) and isinstance(value, str)):
             which = f"the value of {name!r}" if isinstance(name, str) else f"the name {name!r}"
             raise ConfigurationError(f"headers must be a mapping of names to texts; {which} is not a string")
-        if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):  # RFC 9110, 5.6.2
+            raise ConfigurationError(f"the header name {name!r} is not valid: write letters, digits and -")
+        if not (value.isascii() and value.isprintable()):
             raise ConfigurationError(
                 f"the header {name!r} holds a character that no header may: a line break, another control character, "
                 "or one that is not ASCII"

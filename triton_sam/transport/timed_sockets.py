@@ -114,11 +114,20 @@ class TimedTlsSocket(TimedSocket, ssl.SSLSocket):
 
 
 def connect(host: str, port: int, call: Call) -> TimedSocket:
-    """Connect to the first address of a host that accepts. The addresses share the remaining time evenly."""
+    """Connect to the first address of a host that accepts. The addresses share the remaining time evenly.
+
+    Raises:
+        TimeoutError: the call has used up its time.
+        OSError: no address accepts; a ConnectionError if the last one did not answer in CONNECT_TIMEOUT.
+    """
     failure = OSError(f"{host} has no address")
     addresses = resolve(host, port, call.left())
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = TimedSocket(family, kind, protocol)
+        try:
+            sock = TimedSocket(family, kind, protocol)
+        except OSError as error:  # this machine has no addresses of this family, such as IPv6
+            failure = error
+            continue
         try:
             call.take(sock)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -130,6 +139,9 @@ def connect(host: str, port: int, call: Call) -> TimedSocket:
             failure = error
         else:
             return sock
+    if isinstance(failure, TimeoutError):
+        call.left()
+        raise ConnectionError(f"no connection within {CONNECT_TIMEOUT:g} s") from failure
     raise failure
 
 

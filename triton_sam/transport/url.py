@@ -70,6 +70,8 @@ def parse_url(url: str | None) -> ServerUrl:
     if url is not None and not isinstance(url, str):
         raise ConfigurationError(f"url must be a text such as 'localhost:8000', not {url!r}")
     text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    if "@" in text:  # the message leaves out the password
+        raise ConfigurationError("a server URL has no user and password: send headers, or a token by --token")
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
     except ValueError as error:
@@ -81,7 +83,7 @@ def parse_url(url: str | None) -> ServerUrl:
         raise ConfigurationError(f"{text!r} is not a server URL: {remedy}") from None
     if parts.scheme not in DEFAULT_PORTS:
         raise ConfigurationError(f"{text!r}: the scheme must be one of {', '.join(DEFAULT_PORTS)}")
-    if not parts.hostname or re.search(r"\s", text) or parts.username or parts.query or parts.fragment:
+    if not parts.hostname or re.search(r"\s", text) or parts.query or parts.fragment:
         raise ConfigurationError(f"{text!r} is not a server URL: write host:port, http://host:port or grpc://host:port")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")

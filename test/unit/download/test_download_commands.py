@@ -217,11 +217,15 @@ def test_mirror(file_server, tmp_path, monkeypatch):
             official, tmp_path / str(number), mirror=f"{file_server.url}/mirror/", progress=False
         )
         assert path.read_bytes() == CONTENT
-    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{file_server.url}/mirror")
+    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{file_server.url}/mirror".replace("//", "//joe:s3%20cret@"))
     assert checkpoints.download(official, tmp_path / "variable", progress=False).read_bytes() == CONTENT
+    assert file_server.requests[-1][1]["authorization"] == f"Basic {base64.b64encode(b'joe:s3 cret').decode()}"
     file_server.where = "/nowhere"
-    with pytest.raises(DownloadError, match=rf"mirror/{NAME} does not exist.*mirror/one/two/{NAME} does not exist"):
+    with pytest.raises(
+        DownloadError, match=rf"mirror/{NAME} does not exist.*mirror/one/two/{NAME} does not exist"
+    ) as caught:
         checkpoints.download(official, tmp_path / "missing", progress=False)
+    assert "cret" not in str(caught.value)
 
 
 MIRRORS = ("ftp://host/x", "file:///etc", "host/x", "http://", "http://host/?a=b", "http://[")

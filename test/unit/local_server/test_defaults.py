@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -156,6 +157,10 @@ def test_the_folder_of_a_run_is_plain_wherever_tmpdir_is(tmp_path, monkeypatch):
     (tmp_path / "józef").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "józef"))
     monkeypatch.setattr(closed, "_OTHER_PARENTS", (str(tmp_path / "absent"), str(tmp_path)))
+    assert make_run_directory(runs_programs=True).parent == tmp_path
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(LocalServerError, match="not mounted with noexec"):
+        make_run_directory(runs_programs=True)
     assert make_run_directory().parent == tmp_path
     monkeypatch.setattr(closed, "_OTHER_PARENTS", ())
     with pytest.raises(LocalServerError, match="józef: set TMPDIR"):

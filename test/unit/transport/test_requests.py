@@ -30,6 +30,7 @@ def test_an_array_that_its_owner_changes_is_copied_each_time():
 def test_embeddings_of_an_answer_are_copied_once_and_forgotten_with_them():
     inputs, array = _Inputs(), np.frombuffer(bytes(LARGE), np.uint8)
     assert inputs.get("x", array) is inputs.get("x", array)
+    assert inputs.get("y", array).name() == "y"
     del array
     assert inputs._large == {}
 
@@ -39,6 +40,7 @@ def test_embeddings_of_an_answer_are_copied_once_and_forgotten_with_them():
     [
         ({"a": b"secret"}, "headers must be a mapping of names to texts; the value of 'a' is not a string"),
         ("secret", "headers must be a mapping of names to texts, not str"),
+        ({"Authorization:": "secret"}, "the header name 'Authorization:' is not valid"),
     ],
 )
 def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers, words):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
+from support.contents import encoded
 from support.custom_metrics import Growth
 from tritonclient import grpc
 
@@ -78,24 +79,23 @@ def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(trito
     family = get_family(name)
     image = square.resize((family.image_size,) * 2)
     (raw,) = family.encoder.input_names
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=95)
+    buffer = encoded(image, "JPEG", quality=95)
     sent = encoder_input(image, family)
     expected = infer(triton, f"{name}_encoder", tensor(raw, sent))
-    from_file = encoder_input(Image.open(io.BytesIO(buffer.getvalue())), family)
+    from_file = encoder_input(Image.open(io.BytesIO(buffer)), family)
     expected_of_file = infer(triton, f"{name}_encoder", tensor(raw, from_file))
     new = normalised(image, family)
     for found, right in (
         (stream(triton, FRONTS[name], tensor(raw, sent)), expected),
         (infer(triton, FRONTS[name], tensor(raw, new)), expected),
-        (infer(triton, FRONTS[name], jpeg(buffer.getvalue()), priority=1), expected_of_file),
+        (infer(triton, FRONTS[name], jpeg(buffer), priority=1), expected_of_file),
     ):
         for theirs, ours in zip(found, family.encoder.output_names, strict=True):
             if name == "sam3" and right is expected:  # its normalised values are those of the encoder, but for rounding
                 np.testing.assert_allclose(found[theirs], right[ours], atol=1e-4)
             else:
                 np.testing.assert_array_equal(found[theirs], right[ours])
-    half = infer(triton, FRONTS[name], jpeg(buffer.getvalue()), parameters={"request_fp16": True})
+    half = infer(triton, FRONTS[name], jpeg(buffer), parameters={"request_fp16": True})
     for theirs, ours in zip(half, family.encoder.output_names, strict=True):
         np.testing.assert_array_equal(half[theirs], expected_of_file[ours].astype(np.float16))
         assert half[theirs].dtype == np.float16
@@ -103,12 +103,11 @@ def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(trito
 
 def test_an_urgent_request_overtakes_usual_ones(triton, square):
     """Two usual requests have left the queue when the urgent one arrives, or a few more on a busy machine."""
-    buffer = io.BytesIO()
-    square.save(buffer, "JPEG")
+    buffer = encoded(square, "JPEG")
     ended: queue.Queue[tuple[str, Any]] = queue.Queue()
     for name, priority in [*((f"usual {number}", 5) for number in range(6)), ("urgent", 1)]:
         answered = functools.partial(lambda name, result, error: ended.put((name, error)), name)
-        triton.async_infer(SAM2, [jpeg(buffer.getvalue())], answered, priority=priority)
+        triton.async_infer(SAM2, [jpeg(buffer)], answered, priority=priority)
     answers = [ended.get(timeout=120) for _ in range(7)]
     assert [error for _, error in answers] == [None] * 7
     assert [name for name, _ in answers].index("urgent") < 4

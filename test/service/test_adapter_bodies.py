@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from PIL import Image
 from support import clip
+from support.contents import encoded
 from support.running_service import running_service
 from support.tools import TOOLS, asked_of_label_studio, base64_of
 
@@ -93,10 +93,8 @@ def without_triton(drawn):
 @pytest.fixture(scope="module")
 def small(images):
     """A small picture: the requests matter here, and masks with many pixels take most of the time."""
-    buffer = io.BytesIO()
     with Image.open(images / "shapes.jpg") as image:
-        image.resize((80, 60)).save(buffer, "JPEG")
-    return base64_of(buffer.getvalue())
+        return base64_of(encoded(image.resize((80, 60)), "JPEG"))
 
 
 def ask_often(running, call, examples):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support import cvat_requests
 from support.drawn_server import NOTHING, SCORES, objects, shapes
+from support.running_service import posted
 from support.tools import TOOLS, asked_of_label_studio, brushed, geojson_mask, near, osam_mask
 
 from triton_sam._common import strict_json
@@ -22,12 +23,6 @@ CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" to
 
 
 SERVICE = {"words": True, "videos": False, "adapters": tuple(ADAPTERS), "cvat_words": ("dog", NOTHING)}
-
-
-def posted(http, path, body, **options):
-    answer = http.post(path, json=body, **options)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 @pytest.mark.parametrize("name", TOOLS)

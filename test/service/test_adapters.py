@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 from support import cvat_requests
-from support.running_service import running_service, service_without_triton
+from support.contents import encoded
+from support.running_service import posted, running_service, service_without_triton
 from support.tools import BEARER, BOX, CLICK, TOKEN, TOOLS, base64_of, osam_mask
 
 from triton_sam.annotate.prompts import mask_logits
@@ -29,12 +30,6 @@ def all_adapters(service_triton):
 @pytest.fixture(scope="module")
 def http(all_adapters):
     return all_adapters.http
-
-
-def posted(http, path, body, **options):
-    answer = http.post(path, json=body, **options)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def wanted(sam2, name, **prompt):
@@ -127,9 +122,8 @@ def test_qupath_refines_a_mask_and_shows_candidates(http, image64, sam2):
     logits = mask_logits(clicked.mask, get_family("sam2"))
     expected = sam2.segment([CLICK], [1], mask_input=logits[None, None])[0]
     assert refined["properties"]["quality"] == pytest.approx(expected.score, abs=1e-6) != plain["properties"]["quality"]
-    blue = io.BytesIO()
-    Image.fromarray(clicked.mask[..., None] * np.uint8([0, 0, 4])).save(blue, "PNG")
-    assert posted(http, "/sam/", {**body, "b64mask": base64_of(blue.getvalue())}) == [refined]
+    blue = encoded(Image.fromarray(clicked.mask[..., None] * np.uint8([0, 0, 4])))
+    assert posted(http, "/sam/", {**body, "b64mask": base64_of(blue)}) == [refined]
     cut = base64_of(clicked.to_png()[:-40])
     for mask, words in (("?", "b64mask: send"), (base64_of(b"no image"), "unsupported"), (cut, "b64mask: ")):
         refused = http.post("/sam/", json={**body, "b64mask": mask})
@@ -231,9 +225,8 @@ def test_some_tools_show_images_as_they_are_stored(http, picture, name, form):
     for turn in (1, 6):
         exif = photo.getexif()
         exif[ExifTags.Base.Orientation] = turn
-        stored = io.BytesIO()
-        photo.save(stored, form, exif=exif)
-        found.append(tool.mask(posted(http, tool.path, tool.click(base64_of(stored.getvalue()))), SHAPE))
+        stored = encoded(photo, form, exif=exif)
+        found.append(tool.mask(posted(http, tool.path, tool.click(base64_of(stored))), SHAPE))
     assert found[0].any()
     assert np.array_equal(*found)
 

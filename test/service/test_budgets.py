@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import io
 import json
 import socket
 import tempfile
@@ -15,6 +14,7 @@ import pytest
 from fastapi import Request, Response
 from PIL import Image
 from support.conditions import PATIENCE, wait_until
+from support.contents import encoded
 from support.running_service import problem, running_service, service_without_triton
 
 from triton_sam.service import engine as engine_module
@@ -237,9 +237,8 @@ def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatc
 
     monkeypatch.setattr("triton_sam.service.engine.to_jpeg", slow)
     pixels = np.random.default_rng(7).integers(0, 9, (40, 60), np.uint16)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    image = service.upload(buffer.getvalue())["id"]
+    buffer = encoded(Image.fromarray(pixels))
+    image = service.upload(buffer)["id"]
     path = f"/v1/images/{image}/preview"
     for _ in range(8):
         opened = connection(service, b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.running_service import running_service
+from support.running_service import posted, running_service
 from support.tools import (
     BOX,
     CLICK,
@@ -22,12 +22,6 @@ from triton_sam.service.adapters.brush_rle import encode_brush
 def http(service_triton):
     with running_service(service_triton.grpc_url, adapters=("label-studio",)) as running:
         yield running.http
-
-
-def posted(http, path, body):
-    answer = http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def region(kind, x, y, **members):

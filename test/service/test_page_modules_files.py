@@ -6,6 +6,7 @@ import json
 import zipfile
 
 import numpy as np
+from support.contents import zipped
 from support.tools import filled_each
 
 from triton_sam.masks.rle import mask_to_rle
@@ -36,14 +37,6 @@ def drawn_files(seed, count=40):
     rng = np.random.default_rng(seed)
     chosen = [rng.permutation(NAMES)[: rng.integers(0, len(NAMES))] for _ in range(count)]
     return [{str(name): rng.bytes(int(10 ** rng.uniform(-0.5, 4))) for name in names} for names in chosen]
-
-
-def zipped(files, compression=zipfile.ZIP_STORED):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
 
 
 def test_python_reads_the_zip_files_of_the_page_and_the_page_those_of_python(modules):

@@ -6,13 +6,13 @@ import http.client
 import io
 import threading
 import uuid
-import zipfile
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
+from support.contents import zipped
 
 from triton_sam import SAM2TritonClient
 from triton_sam.service.api import v0
@@ -149,13 +149,10 @@ def test_damaged_embeddings_are_refused(service):
 
 
 def test_an_npz_with_many_members_is_refused_before_it_is_read(monkeypatch):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for number in range(65):
-            archive.writestr(f"{number}.npy", b"")
+    content = zipped({f"{number}.npy": b"" for number in range(65)})
     monkeypatch.setattr("numpy.load", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(Problem, match=NO_EMBEDDINGS):
-        v0._read_npz(buffer.getvalue())
+        v0._read_npz(content)
 
 
 def test_prediction(service, picture, expected):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 from support.conditions import PATIENCE
+from support.contents import encoded, zipped
 from support.running_service import problem, running_service
 
 from triton_sam.service.page import STATIC
@@ -33,20 +34,13 @@ def png_of(width, height):
     )
 
 
-def zip_bomb():
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.png", bytes(50_000_000))
-    return buffer.getvalue()
-
-
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_bad_uploads(service):
     """Each content goes to one of the routes in turns, which share the code that judges it, and a huge one to each."""
     contents = {
         "0 bytes": (b"", 400),
         "html": (b"<!doctype html><html><body>no picture</body></html>", 415),
-        "zip bomb": (zip_bomb(), 415),
+        "zip bomb": (zipped({"a.png": bytes(50_000_000)}, zipfile.ZIP_DEFLATED), 415),
         "30000x30000": (png_of(30_000, 30_000), 413),
         "12000x12000": (png_of(12_000, 12_000), 413),
         "eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", 415),
@@ -102,10 +96,9 @@ def test_pictures_lie_upright(service, picture):
     with Image.open(io.BytesIO(picture)) as image:
         exif = image.getexif()
         exif[0x0112] = 6
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", exif=exif)
-    assert check_image(buffer.getvalue(), 100) == (600, 800)
-    uploaded = service.upload(buffer.getvalue())
+        content = encoded(image, "JPEG", exif=exif)
+    assert check_image(content, 100) == (600, 800)
+    uploaded = service.upload(content)
     assert (uploaded["width"], uploaded["height"]) == (600, 800)
     shown = service.http.get(f"/v1/images/{uploaded['id']}/preview")
     with Image.open(io.BytesIO(shown.content)) as preview:
@@ -183,9 +176,7 @@ def test_a_request_that_takes_too_long(service_triton, picture):
 
 def heic_of(image):
     pytest.importorskip("pillow_heif").register_heif_opener()
-    buffer = io.BytesIO()
-    image.save(buffer, "HEIF", quality=90)
-    return buffer.getvalue()
+    return encoded(image, "HEIF", quality=90)
 
 
 @pytest.fixture(scope="module")

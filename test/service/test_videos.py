@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from support import clip
 from support.conditions import wait_until
+from support.contents import encoded
 from support.drawn_server import drawn_service
 from support.running_service import POINT, problem, track, upload, used
 from support.tools import near
@@ -101,9 +102,8 @@ def test_bad_bodies(http):
 
 
 def test_frames_of_two_sizes_are_refused(http):
-    other = io.BytesIO()
-    Image.new("RGB", (100, 80)).save(other, "PNG")
-    files = [("frames", ("0", clip.png(0))), ("frames", ("1", other.getvalue()))]
+    other = encoded(Image.new("RGB", (100, 80)))
+    files = [("frames", ("0", clip.png(0))), ("frames", ("1", other))]
     assert "frame 1 has 100 x 80 pixels" in problem(http.post("/v1/videos", files=files), 422)["detail"]
 
 
@@ -121,9 +121,8 @@ def test_limits_of_uploads(mp4, tmp_path):
         problem(http.get(f"/v1/videos/{info['id']}"), 404)
         long = clip.write_clip(tmp_path / "long.mp4", 30).read_bytes()
         assert "24 frames" in problem(http.post("/v1/videos", files={"video": long}), 413)["detail"]
-        large = io.BytesIO()
-        Image.new("RGB", (400, 300)).save(large, "PNG")
-        problem(http.post("/v1/videos", files=[("frames", large.getvalue())]), 413)
+        large = encoded(Image.new("RGB", (400, 300)))
+        problem(http.post("/v1/videos", files=[("frames", large)]), 413)
         files = [("frames", clip.png(0))] * 25
         assert "24 frames" in problem(http.post("/v1/videos", files=files), 413)["detail"]
 

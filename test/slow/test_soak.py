@@ -5,7 +5,6 @@ By default, the runs are short. At full length, they are 5,000 clicks on 500 ima
     TRITON_SAM_SOAK=full pytest -m slow -s test/slow/test_soak.py
 """
 
-import io
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from PIL import Image
+from support.contents import encoded
 from support.processes import server_memory
 from support.session_requests import IMAGE_BYTES, bomb, metrics, point_inputs, text, upload
 
@@ -43,9 +43,7 @@ def draw_image(number):
     pixels = np.full((120, 160, 3), rng.integers(0, 256, 3), np.uint8)
     left, top = rng.integers(10, 60, 2)
     pixels[top : top + 50, left : left + 80] = rng.integers(0, 256, 3)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.fromarray(pixels))
 
 
 @pytest.fixture(scope="module")

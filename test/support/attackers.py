@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import sys
 import time
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 from PIL import Image
+from support.contents import encoded
 
 SIDE = 7000
 
@@ -28,9 +28,7 @@ def wide_png(side: int) -> bytes:
         for column in range(4):
             y, x = row * step + step // 4, column * step + step // 4
             pixels[y : y + step // 2, x : x + step // 2] = 90 + 10 * (row + column)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.fromarray(pixels))
 
 
 def upload(url: str, content: bytes) -> str:

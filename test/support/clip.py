@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
+from support.contents import encoded
 from support.video_files import write_video
 
 WIDTH, HEIGHT, FRAMES, RATE = 320, 240, 24, 12
@@ -37,9 +37,7 @@ def image(frame: int) -> Image.Image:
 
 def png(frame: int) -> bytes:
     """Return one frame as PNG."""
-    buffer = io.BytesIO()
-    image(frame).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(image(frame))
 
 
 def write_frames(folder: Path, frames: int) -> list[Path]:

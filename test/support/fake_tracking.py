@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from PIL import Image
+from support.contents import encoded
 from support.fuzzing import text
 
 from triton_sam.families import get_family
@@ -118,9 +118,7 @@ def computed_by(models):
 
 def frame_file(number, size=SIZE):
     """Return a different image file for each number."""
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (number % 256, number // 256 % 256, 77)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.new("RGB", size, (number % 256, number // 256 % 256, 77)))
 
 
 class Error(AssertionError):

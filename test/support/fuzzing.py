@@ -6,7 +6,6 @@ A request runs through the same code as on a server.
 from __future__ import annotations
 
 import base64
-import io
 import json
 import random
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from support.contents import encoded
 
 from triton_sam.families import get_family
 from triton_sam.families.tables import ENCODER
@@ -71,9 +71,7 @@ def session(models: EmptyModels | None = None, family: str = "sam2", *, limit: i
 
 def image_file(form: str = "PNG") -> bytes:
     """Return a small valid image, encoded in a format of Pillow."""
-    buffer = io.BytesIO()
-    Image.fromarray(np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)).save(buffer, form)
-    return buffer.getvalue()
+    return encoded(Image.fromarray(np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)), form)
 
 
 def text(content: bytes) -> npt.NDArray[np.object_]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tifffile
+from support.rectangles import found_mask
 
 from triton_sam.client.server_models import FIXED_IMAGE
 from triton_sam.concepts.instances import Instance
 from triton_sam.errors import InferenceError, PromptError
+from triton_sam.everything.search import Found
 from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.inputs.images import open_image
@@ -145,6 +148,9 @@ class ColourServer(ColourClient):
             ColourServer.refused -= 1
             raise InferenceError("the model failed")
         return super().everything(pixels)
+
+    def search_steps(self, pixels: np.ndarray, _: Any) -> Iterator[Found]:
+        yield Found([found_mask(each.mask) for each in self.everything(pixels)])
 
 
 class TileClient(ColourClient):

@@ -135,6 +135,12 @@ def used(service, budget):
     return service.app.state.engine.budgets.__dict__[budget].used
 
 
+def posted(http, path, body, **options):
+    answer = http.post(path, json=body, **options)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
 def problem(answer, status):
     """Check an answer that refuses a request, and return its members."""
     assert answer.status_code == status, answer.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support import contents
 from support.conditions import settled
 from support.fuzzing import text
 
@@ -31,9 +31,7 @@ def point_inputs(x=200.0, y=180.0):
 
 
 def colored(number):
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 48), (number % 256, 200, 40)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return contents.encoded(Image.new("RGB", (64, 48), (number % 256, 200, 40)))
 
 
 def upload(transport, content, **more):

@@ -1,13 +1,12 @@
 """Whatever comes in, one of our own errors goes out, or a result that keeps its promises."""
 
-import io
-
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 from support import strategies as _profiles  # noqa: F401 - loads the profiles of hypothesis
+from support.contents import encoded
 
 from triton_sam.errors import ConfigurationError, ImageError, PromptError
 from triton_sam.families import get_family
@@ -47,10 +46,8 @@ def test_every_mode_and_size_becomes_the_encoders_input(mode, width, height, fam
 def test_an_image_that_exif_turned_stays_upright_when_it_is_opened_again(orientation, form):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    buffer = io.BytesIO()
     pixels = np.random.default_rng(orientation).integers(0, 256, (20, 30, 3), np.uint8)
-    Image.fromarray(pixels).save(buffer, form, exif=exif)
-    upright = open_image(buffer.getvalue())
+    upright = open_image(encoded(Image.fromarray(pixels), form, exif=exif))
     assert upright.size == ((30, 20) if orientation < 5 else (20, 30))
     assert open_image(upright) == upright
     np.testing.assert_array_equal(open_image(image_bytes(upright)), upright)

@@ -200,7 +200,7 @@ def write_labels(folder: Path, records: Records, _: Categories, __: Trace) -> li
     """Write a PNG for each image below `labels`. Pixels are the object's number, from 1; small objects win."""
     left: list[Skipped] = []
     for name, record in with_stems(records, left, keeps_suffix=True):
-        write_file(folder, f"labels/{name}.png", label_map_png(_label_map(record)))
+        write_file(folder, f"labels/{name}.png", label_map_png(_label_map(record), palette=False))
     return left
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..client.everything import last_of
 from ..client.server_models import FIXED_IMAGE, EncoderIdentity
 from ..client.sync import SamTritonClient
 from ..concepts.query import check_parameters
@@ -85,10 +86,11 @@ def all_objects(
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
         image = opened(item)
-        objects = client.everything(
-            image.content, progress=lambda step: progress(item, step.done / step.total), **parameters
-        )
-        return ImageRecord.of(item, image.size, objects, [category] * len(objects), image.skipped)
+        steps = client.search_steps(image.content, parameters_of(client.family.name, dict(parameters)))
+        masks = last_of(steps, lambda step: progress(item, step.done / step.total)).masks
+        # A generator, because all full-size masks of a photograph may exceed the memory.
+        objects = (each.segment(number) for number, each in enumerate(masks))
+        return ImageRecord.of(item, image.size, objects, [category] * len(masks), image.skipped)
 
     return work
 

@@ -230,7 +230,10 @@ def prompts_of_tiles(prompts: Prompts, items: Iterable[TileItem]) -> tuple[Promp
     def find(item: ImageItem, _: Size) -> tuple[list[Prompt], list[Skipped]]:
         return list(owned.get(item.id, ())), []
 
-    used = tuple(item for parts in grids.values() for item in parts if item.id in owned)
+    # An image without prompts keeps one tile, so that the results list it.
+    used = tuple(
+        item for parts in grids.values() for item in ([part for part in parts if part.id in owned] or parts[:1])
+    )
     return Prompts(prompts.categories, find, tuple(strays)), used
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from .._common import strict_json
 from .._common.extras import missing
 from .._common.files import atomic_path
+from ..inputs.header import say_once
 from ..masks.polygons import Trace
 from ..masks.rings import FloatPoints
-from ..tiles.joining import to_feature
+from ..tiles.joining import crs_member, to_feature
 from .image_writers import Categories, check_polygons, plain, with_stems
 from .large import LargeResult, Results
 from .sources import Skipped
@@ -35,8 +37,8 @@ def write_geojson(folder: Path, results: Results, categories: Categories, trace:
     left: list[Skipped] = []
     for stem, result in with_stems(results, left):
         with _created(folder, f"geojson/{stem}.geojson") as temporary, temporary.open("w", encoding="utf-8") as file:
-            crs = result.georeference.crs if result.georeference else None
-            file.write('{"type":"FeatureCollection",' + (f'"crs":{_json(crs)},' if crs else "") + '"features":[')
+            head = _json({"type": "FeatureCollection", **crs_member(result.georeference)})
+            file.write(head.removesuffix("}") + ',"features":[')
             for number, feature in enumerate(_features(result, categories, trace)):
                 file.write(("," if number else "") + _json(feature))
             file.write("]}\n")
@@ -57,7 +59,8 @@ def write_gpkg(folder: Path, results: Results, categories: Categories, trace: Tr
         with _created(folder, f"gpkg/{stem}.gpkg") as temporary, warnings.catch_warnings():
             temporary.unlink()  # GDAL would treat the empty file as a damaged GeoPackage
             warnings.filterwarnings("ignore", ".*'crs' was not provided", UserWarning)  # slides have no georeference
-            raw.write(
+            write = partial(
+                raw.write,
                 temporary,
                 np.array([_wkb(each["geometry"]["coordinates"]) for each in features], object),
                 _columns(features),
@@ -65,8 +68,12 @@ def write_gpkg(folder: Path, results: Results, categories: Categories, trace: Tr
                 layer="objects",
                 driver="GPKG",
                 geometry_type="MultiPolygon",
-                crs=None if epsg is None else f"EPSG:{epsg}",
             )
+            try:
+                write(crs=None if epsg is None else f"EPSG:{epsg}")
+            except pyogrio.errors.CRSError:
+                say_once("crs", f"PROJ does not know EPSG:{epsg}, so the GeoPackage names no reference system.")
+                write(crs=None)
     return left
 
 

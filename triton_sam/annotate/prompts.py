@@ -24,6 +24,7 @@ from PIL import Image
 from .._common.checks import whole_number
 from ..errors import InputError
 from ..families.base import Family, FloatArray, Size
+from ..inputs.prompts import MASK_LOGIT
 from ..inputs.remote import read_json, read_text
 from ..masks import mask_to_box, rle_to_mask
 from ..masks.rle import rle_to_box
@@ -33,9 +34,6 @@ Corners = tuple[float, float, float, float]
 """x1, y1, x2, y2 in pixels of the image."""
 Labelled = tuple[float, float, int]
 """x and y in pixels of the image, and 1 for foreground or 0 for background."""
-
-_SCALE, _BIAS = 20.0, -10.0
-"""Convert a mask of 0 and 1 to logits, as SAM2's video predictor does (sam2_base.py, _use_mask_as_output)."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def mask_logits(mask: np.ndarray[Any, Any], family: Family) -> FloatArray:
     small = Image.fromarray(np.asarray(mask, np.float32)).resize((low[0], low[1]), Image.Resampling.BOX)
     frame = np.zeros((family.mask_size, family.mask_size), np.float32)
     frame[: low[1], : low[0]] = np.asarray(small)
-    return np.asarray(frame * _SCALE + _BIAS, np.float32)
+    return np.asarray((2 * frame - 1) * MASK_LOGIT, np.float32)
 
 
 def _usable(prompt: Prompt, size: Size, categories: Mapping[int, str]) -> tuple[Prompt | None, list[str]]:

@@ -7,6 +7,7 @@ height, as fractions of the image; the sixth number, a detector's confidence, is
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -22,7 +23,7 @@ from ..inputs.remote import read_text
 from ..masks import mask_to_rle
 from ..masks.polygons import fill_polygons
 from .prompts import Prompt, Prompts, read_points
-from .sources import ImageItem, Skipped, Source, categories_of, read_coco
+from .sources import ImageItem, Skipped, Source, categories_of, read_coco, size_in_coco
 
 
 def read_boxes(path: Path | None, source: Source, names: Sequence[str] = ()) -> Prompts:
@@ -64,13 +65,11 @@ def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Promp
     annotations = document.get("annotations")
     if not isinstance(annotations, list):
         raise InputError("the COCO file has no annotations: export them with their images, or give --prompts")
-    pairs = {
-        (image["id"], str(image["file_name"]))
-        for image in document["images"]
-        if isinstance(image, dict) and isinstance(image.get("id"), (int, float, str)) and "file_name" in image
-    }
+    pairs = {(image["id"], str(image["file_name"])) for image in document["images"] if _is_named(image)}
     names, images = dict(pairs), Counter(number for number, _ in pairs)
+    sizes = {image["id"]: _stated_size(image) for image in document["images"] if _is_named(image)}
     owned: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+    stated: dict[str, Size | None] = {}
     strays = []
     for number, each in enumerate(annotations, 1):
         what, image = _name_and_image(number, each)
@@ -80,13 +79,19 @@ def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Promp
             strays.append(Skipped("", what, "several images have its image_id"))
         elif name is not None:
             owned[name].append((what, each))
+            stated[name] = sizes[image]
         else:
             strays.append(Skipped(told or "", what, "the source has no such image, or it was skipped"))
     read = _READERS[field]
 
     def find(item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
         found, skipped = [], []
+        told = stated.get(item.name)
         for what, each in owned.get(item.name, ()):
+            if told not in (None, size):
+                why = f"its file says {told[0]} x {told[1]} pixels, and the image has {size[0]} x {size[1]}"
+                skipped.append(Skipped(item.name, what, why))
+                continue
             try:
                 found.append(read(what, each, size))
             except (KeyError, TypeError, ValueError, OverflowError):
@@ -96,6 +101,17 @@ def _coco_prompts(document: dict[str, Any], source: Source, field: str) -> Promp
         return found, skipped
 
     return Prompts(categories_of(document), find, tuple(strays))
+
+
+def _stated_size(image: Mapping[str, Any]) -> Size | None:
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        size = size_in_coco(image)
+        return size if size is None or min(size) > 0 else None
+    return None
+
+
+def _is_named(image: Any) -> bool:
+    return isinstance(image, dict) and isinstance(image.get("id"), (int, float, str)) and "file_name" in image
 
 
 def _name_and_image(number: int, annotation: Any) -> tuple[str, Any]:

@@ -342,7 +342,7 @@ def _checked(images: Iterable[tuple[int, str, Path | None, Size | None]]) -> Sou
     return Source(tuple(kept), tuple(skipped))
 
 
-def _size_of(image: Mapping[str, Any]) -> Size | None:
+def size_in_coco(image: Mapping[str, Any]) -> Size | None:
     return (
         (whole_number(image["width"]), whole_number(image["height"]))
         if "width" in image and "height" in image
@@ -356,7 +356,7 @@ def _of_coco(path: Path, root: Path) -> Source:
     for number, image in enumerate(document["images"], 1):
         try:
             name, image_id = str(image["file_name"]), whole_number(image["id"])
-            sizes[image_id] = _size_of(image)
+            sizes[image_id] = size_in_coco(image)
         except (KeyError, TypeError, ValueError, OverflowError):
             why = f"{path.name}: it needs file_name, and id, width and height as whole numbers"
             faults.append(Skipped("", f"image {number}", why))

@@ -114,7 +114,7 @@ def _segment(
         width, height = open_image(source.content).size
         masks = [segment.mask for segment in segments]
         labels = label_map_of(masks) if masks else np.zeros((height, width), np.uint16)
-        atomic_write(place := target(args.label_image, source.stem, several), label_map_png(labels))
+        atomic_write(place := target(args.label_image, source.stem, several), label_map_png(labels, palette=False))
         _options.say(args, f"wrote {place}")
     return segments
 

@@ -78,9 +78,11 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
     if seed < 0 or (count is not None and count < 1):
         raise ConfigurationError("the seed must be at least 0 and the count at least 1")
     if name == "synthetic":
-        return _generated(
-            name, "generated scenes that were never used for training, exact labels", synthetic, count, seed
-        )
+        count = _DEFAULT_SCENES if count is None else count
+        if count > _SCENES_PER_SEED:
+            raise ConfigurationError(f"a seed has {_SCENES_PER_SEED} generated scenes: give at most that many as count")
+        scenes = (partial(synthetic, seed * _SCENES_PER_SEED + number) for number in range(count))
+        return Dataset(name, "generated scenes that were never used for training, exact labels", tuple(scenes))
     if name == "coins":
         return Dataset(name, "scikit-image's photograph of 24 coins, labels by its watershed tutorial", (coins,))
     if name == "cells":
@@ -126,15 +128,6 @@ def cell() -> Sample:
     micrograph = photographs.cell()
     labels = (micrograph > filters.threshold_otsu(micrograph)).astype(np.uint8)
     return Sample("cell", Image.fromarray(micrograph).convert("RGB"), labels)
-
-
-def _generated(name: str, about: str, draw: Callable[[int], Sample], count: int | None, seed: int) -> Dataset:
-    """Return a data set of generated scenes. Each seed has its own range of scenes."""
-    count = _DEFAULT_SCENES if count is None else count
-    if count > _SCENES_PER_SEED:
-        raise ConfigurationError(f"a seed has {_SCENES_PER_SEED} generated scenes: give a count of at most that many")
-    first = seed * _SCENES_PER_SEED
-    return Dataset(name, about, tuple(partial(draw, number) for number in range(first, first + count)))
 
 
 def _scikit_image() -> tuple[Any, Any, Any, Any]:

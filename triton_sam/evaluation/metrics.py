@@ -208,14 +208,14 @@ class TrackSummary:
         return (self.j + self.f) / 2
 
 
-def contour_accuracy(mask: BoolArray, truth: BoolArray, bound: float = BOUND) -> float:
+def contour_accuracy(mask: BoolArray, truth: BoolArray) -> float:
     """Return F, the F-measure of the contours of two bool masks (H,W), 0..1.
 
     F is 1 if neither mask has a contour, and 0 if exactly one has a contour.
     """
     if mask.shape != truth.shape:
         raise InputError(f"cannot compare a mask of {mask.shape} with one of {truth.shape} rows and columns")
-    pixels = bound if bound >= 1 else math.ceil(bound * math.hypot(*mask.shape))
+    pixels = math.ceil(BOUND * math.hypot(*mask.shape))
     found, wanted = contour(mask), contour(truth)
     if not found.any() and not wanted.any():
         return 1.0

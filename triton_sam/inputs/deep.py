@@ -23,15 +23,25 @@ from .header import (
     is_deep,
     is_garbled,
     kind_of,
-    nodata_text,
     number_type,
     png_turn,
     say_channels,
     say_stretch,
     say_upper_bits,
+    tag,
     upright,
 )
-from .samples import ORIENTATION, Bytes, Samples, Values, is_stretched, nodata_of, samples_of_page, value_range
+from .samples import (
+    GDAL_NODATA,
+    ORIENTATION,
+    Bytes,
+    Samples,
+    Values,
+    is_stretched,
+    nodata_of,
+    samples_of_page,
+    value_range,
+)
 
 MAX_DEEP_PIXELS = 100_000_000
 """Maximum number of pixels of a file with more than 8 bits per grey value. Decoding it takes up to 4 bytes per pixel
@@ -63,7 +73,7 @@ def deep_meaning(image: Image.Image) -> Meaning | None:
         return None
     pixels = np.dtype(dtype or {"I": "i4", "F": "f4"}.get(image.mode, "u2"))
     kind = kind_of(image)
-    nodata = nodata_of(nodata_text(image), pixels)
+    nodata = nodata_of(tag(image, GDAL_NODATA), pixels)
     return Meaning(Samples("white is zero" if kind == "white is zero" else "grey", nodata=nodata), dtype)
 
 

@@ -20,7 +20,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from .._common.extras import find_package, install
 from .formats import HEIF, register_opener, starts_heic
-from .samples import BITS, GDAL_NODATA, KINDS, PHOTOMETRIC, PLANAR, SAMPLE_FORMAT
+from .samples import BITS, KINDS, PHOTOMETRIC, PLANAR, SAMPLE_FORMAT
 
 _LOGGER = logging.getLogger(__name__)
 _SAID: set[str] = set()
@@ -110,7 +110,7 @@ MANY_PAGES = 100
 _ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")
 SMALLER_OR_MASK = 0b101
 """The bits of the tag NewSubfileType of pages that are not separate images: levels of a pyramid, and masks."""
-_SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
+_SUBFILE_TYPE, _WIDTH, _HEIGHT, _SUB_IFDS = 254, 256, 257, 330
 
 
 def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image.Image:
@@ -121,7 +121,10 @@ def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image
     """
     known = [each for each in formats if each != HEIF] if formats else None
     try:
-        return Image.open(stream, formats=known)
+        image = Image.open(stream, formats=known)
+        if image.format == "TIFF" and orientation(image) in TURNED:
+            image.filename = ""  # otherwise, Pillow 13 maps the file into memory with width and height swapped
+        return image
     except UnidentifiedImageError:
         if (formats and HEIF not in formats) or not starts_heic(stream):
             raise
@@ -321,9 +324,9 @@ def number_type(image: Image.Image) -> str | None:
     return {("L", True): "i1", ("I", False): "u4"}.get((image.mode, signed)) if _bits(image)[0] in (8, 32) else None
 
 
-def nodata_text(image: Image.Image) -> Any:
-    """Return GDAL's text with the nodata value; None if the file has none."""
-    return tag(image, GDAL_NODATA)
+def is_preview(image: Image.Image) -> bool:
+    """Return whether an opened TIFF file is a raw photograph (DNG, NEF, ARW), of which Pillow reads the preview."""
+    return image.format == "TIFF" and bool(int(tag(image, _SUBFILE_TYPE, 0)) & 1) and tag(image, _SUB_IFDS) is not None
 
 
 def _bits(image: Image.Image) -> tuple[int, ...]:

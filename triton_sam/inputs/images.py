@@ -33,6 +33,7 @@ from .deep import (
 from .formats import FORMATS
 from .header import (
     count_pages,
+    is_preview,
     open_header,
     orientation,
     say_pages,
@@ -291,6 +292,8 @@ def _decode_by_pillow(
     stream: io.BytesIO | Path, formats: tuple[str, ...] | None, name: str, by_packages: bool
 ) -> Image.Image:
     with open_header(stream, formats) as image:
+        if is_preview(image):
+            raise ImageError(f"{name} is a raw photograph, whose preview alone can be read: export it as TIFF or JPEG")
         check_deep_size(image, name)
         if by_packages:
             say_pages(image, name)

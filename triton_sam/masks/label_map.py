@@ -108,16 +108,17 @@ def mask_to_png(mask: npt.ArrayLike) -> bytes:
     return buffer.getvalue()
 
 
-def label_map_png(labels: LabelMap | npt.NDArray[np.uint8]) -> bytes:
-    """Encode a label map as PNG: with the palette of DAVIS for up to 255 objects, else as 16-bit greyscale.
+def label_map_png(labels: LabelMap | npt.NDArray[np.uint8], *, palette: bool = True) -> bytes:
+    """Encode a label map as PNG, of 8 bits for up to 255 objects, else of 16 bits.
 
-    In both cases, the array of the opened file holds the numbers of the objects.
+    Args:
+        palette: give the 8 bits DAVIS's palette. Pillow still reads the numbers of the objects, but OpenCV and
+            scikit-image read colours.
     """
-    if labels.max(initial=0) < _PALETTE_SIZE:
-        image = Image.fromarray(labels.astype(np.uint8))
+    has_few = labels.max(initial=0) < _PALETTE_SIZE
+    image = Image.fromarray(labels.astype(np.uint8) if has_few else labels)
+    if palette and has_few:
         image.putpalette(davis_palette())  # the same bytes become palette indices
-    else:
-        image = Image.fromarray(labels)
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     return buffer.getvalue()

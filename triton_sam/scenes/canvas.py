@@ -27,26 +27,11 @@ class Scene:
         labels: uint8 (H, W), the number (1..N) of the topmost object at each pixel, or 0 for the background.
         parts: uint8 (H, W), the number (1..M) of the part at each pixel, or 0. A part is inside the visible region of
             one object.
-        part_parents: the number (1..N) of each part's object.
     """
 
     image: NDArray[np.uint8]
     labels: NDArray[np.uint8]
     parts: NDArray[np.uint8]
-    part_parents: tuple[int, ...]
-
-    @property
-    def masks(self) -> NDArray[np.bool_]:
-        """The visible regions, bool (K, H, W): first those of the N objects, which are disjoint, then the M parts."""
-        objects = np.arange(1, int(self.labels.max()) + 1, dtype=np.uint8)[:, None, None]
-        parts = np.arange(1, len(self.part_parents) + 1, dtype=np.uint8)[:, None, None]
-        return np.concatenate([self.labels[None] == objects, self.parts[None] == parts])
-
-    @property
-    def parents(self) -> NDArray[np.int64]:
-        """The index of the object's mask for each part in `masks`, and -1 for each object; int64 (K,)."""
-        objects = int(self.labels.max())
-        return np.array([-1] * objects + [parent - 1 for parent in self.part_parents], np.int64)
 
 
 class Canvas:
@@ -113,34 +98,28 @@ class Canvas:
     def finish(self) -> Scene:
         """Drop hardly visible regions, renumber the others without gaps, and apply the camera effects."""
         min_area = max(12.0, _MIN_VISIBLE * self.size**2)
-        labels, kept = _renumber(self.labels, self.count, min_area)
+        labels = _renumber(self.labels, self.count, min_area)
         parts = np.where(labels > 0, self.parts, 0).astype(np.uint8)
         areas = np.bincount(self.labels.ravel(), minlength=self.count + 1)
-        parts, kept_parts = _renumber(parts, len(self.part_owner), min_area, areas[[0, *self.part_owner]] * 0.9)
-        owners = tuple(kept[self.part_owner[part - 1]] for part in kept_parts)
+        parts = _renumber(parts, len(self.part_owner), min_area, areas[[0, *self.part_owner]] * 0.9)
         image = textures.camera(self.rng, np.clip(self.image, 0, 1), self.difficulty)
-        return Scene(image, labels, parts, owners)
+        return Scene(image, labels, parts)
 
 
 def _renumber(
     numbers: NDArray[np.uint8], count: int, min_area: float, max_areas: NDArray[np.float64] | None = None
-) -> tuple[NDArray[np.uint8], dict[int, int]]:
+) -> NDArray[np.uint8]:
     """Keep the regions whose areas are within the limits, and number them from 1.
 
     Args:
         numbers: (H, W), the number (1..count) of the region at each pixel, or 0.
-
-    Returns:
-        The new map, and the new number of each kept region by its old number.
     """
     areas = np.bincount(numbers.ravel(), minlength=count + 1).astype(np.float64)
     fits = areas >= min_area
     if max_areas is not None:
         fits &= areas <= max_areas
-    kept = {old: new for new, old in enumerate((i for i in range(1, count + 1) if fits[i]), start=1)}
-    table = np.zeros(count + 1, np.uint8)
-    table[list(kept)] = list(kept.values())
-    return table[numbers], kept
+    fits[0] = False
+    return np.where(fits, np.cumsum(fits), 0).astype(np.uint8)[numbers]
 
 
 def random_position(rng: np.random.Generator, size: int) -> tuple[float, float]:

@@ -38,10 +38,6 @@ class Clip:
     images: NDArray[np.uint8]
     labels: NDArray[np.uint8]
 
-    def truth(self, frame: int, object_id: int) -> NDArray[np.bool_]:
-        """Return the visible region of an object in a frame, bool (H,W)."""
-        return np.asarray(self.labels[frame] == object_id)
-
 
 @dataclass(frozen=True, eq=False)
 class Layer:

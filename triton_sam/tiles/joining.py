@@ -102,12 +102,22 @@ def to_geojson(
             ``crs``. None: coordinates are pixels of the whole image, y downwards.
         trace: traces the outlines. The default drops specks and pinholes; trace_polygons() keeps them.
     """
-    document: dict[str, Any] = {"type": "FeatureCollection"}
-    if georeference is not None and georeference.crs is not None:
-        document["crs"] = georeference.crs
+    document: dict[str, Any] = {"type": "FeatureCollection", **crs_member(georeference)}
     found = (each for each in objects if each.box is not None)
     document["features"] = [to_feature(each, georeference, tolerance, trace=trace) for each in found]
     return document
+
+
+def crs_member(georeference: Georeference | None) -> dict[str, Any]:
+    """Return the member ``crs`` of a FeatureCollection; {} for coordinates in pixels, or without an EPSG number."""
+    crs = georeference and georeference.crs
+    if georeference is not None and crs is None:
+        say_once(
+            "crs",
+            "The image's reference system has no EPSG number, so GeoJSON cannot name it: assign it to the layer in "
+            "your GIS program, which takes the coordinates for degrees otherwise.",
+        )
+    return {"crs": crs} if crs else {}
 
 
 def to_feature(
@@ -196,12 +206,15 @@ class Placed:
 class Joiner:
     """Collects the objects of tiles and joins those that two tiles show.
 
-    All masks must have the same scale, and positions in whole pixels of a level.
+    All masks must have the same scale, and positions in whole pixels of a level. Objects of one tile are never joined,
+    such as a cell and its nucleus.
     """
 
     def __init__(self) -> None:
         self._objects: list[Placed] = []
         self._parents: list[int] = []
+        self._shown_by: list[set[Box]] = []
+        """The tiles of an object and of those joined to it, by the number of the group's first object."""
         self._tiles: list[tuple[Box, list[int]]] = []
 
     def add(self, tile: Box, found: Sequence[Placed]) -> None:
@@ -210,16 +223,31 @@ class Joiner:
         for each in found:
             numbers.append(len(self._objects))
             self._parents.append(len(self._objects))
+            self._shown_by.append({tile})
             self._objects.append(each)
         for other, theirs in self._tiles:
             shared = _common(tile, other)
-            if shared is None:
-                continue
-            for ours in numbers:
-                for number in theirs:
-                    if self._objects[ours].iou(self._objects[number], shared) >= SAME:
-                        self._parents[self._root(ours)] = self._root(number)
+            if shared is not None:
+                for *_, ours, number in sorted(self._alike(numbers, theirs, shared), reverse=True):
+                    self._join(ours, number)
         self._tiles.append((tile, numbers))
+
+    def _alike(
+        self, numbers: Sequence[int], theirs: Sequence[int], shared: Box
+    ) -> Iterator[tuple[float, int, int, int]]:
+        """Yield the IoU, the common area and the numbers of two objects that two tiles show alike in their overlap."""
+        near = [number for number in theirs if _common(self._objects[number].box, shared)]
+        for ours in numbers:
+            for number in near:
+                one, other = self._objects[ours], self._objects[number]
+                if (iou := one.iou(other, shared)) >= SAME:
+                    yield iou, one.area + other.area, ours, number
+
+    def _join(self, one: int, other: int) -> None:
+        one, other = self._root(one), self._root(other)
+        if one != other and self._shown_by[one].isdisjoint(self._shown_by[other]):
+            self._parents[one] = other
+            self._shown_by[other] |= self._shown_by[one]
 
     def forget(self, bottom: int) -> None:
         """Drop tiles that end above a row, which no further tile overlaps."""

@@ -36,7 +36,7 @@ from ..inputs.samples import (
 )
 from . import rasters
 from .folders import LAYOUT, is_zarr
-from .pyramid import LargeImage, Level, georeference_of
+from .pyramid import LargeImage, Level, georeference_of, sample_regions
 
 Read = Callable[[int, int, int, int], Values]
 """Returns the part x1, y1, x2, y2 as (h,w) or (h,w,c)."""
@@ -234,7 +234,8 @@ def _arrays(path: Path, store: Any) -> tuple[list[Any], str]:
         described = _described(group)
     if not described:
         raise ImageError(f"{path} is not an OME-Zarr image: it has no multiscales")
-    axes = "".join(axis["name"] if isinstance(axis, dict) else axis for axis in described[0]["axes"]).upper()
+    named = described[0].get("axes", "tczyx")  # versions 0.1 and 0.2 have no names
+    axes = "".join(axis["name"] if isinstance(axis, dict) else axis for axis in named).upper()
     return [group[each["path"]] for each in described[0]["datasets"]], axes
 
 
@@ -374,11 +375,8 @@ def _type_shown(stored: _Stored, channels: tuple[int, ...]) -> np.dtype[Any]:
 
 def _stretch_of(read: Any, size: Sequence[int], samples: Samples, percentiles: tuple[float, float] | None) -> Stretch:
     """Return the conversion of an image's colours to bytes, from the range of a sample of the smallest level."""
-    width, height = size
-    rows = max(1, min(height, _SAMPLE // width))
-    top = (height - rows) // 2
-    sample = read(0, top, width, top + rows)
-    return samples.stretch(value_range([sample], samples.nodata, percentiles), sample.dtype)
+    sample = [read(*corners) for corners in sample_regions(size, _SAMPLE)]
+    return samples.stretch(value_range(sample, samples.nodata, percentiles), sample[0].dtype)
 
 
 def _as_bytes(read: Any, stretch: Stretch, x1: int, y1: int, x2: int, y2: int) -> Bytes:

@@ -6,7 +6,7 @@ ModelTransformation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def georeference_of(tags: Mapping[str, Any]) -> Georeference | None:
         a, b, c, d, e, f = matrix
         matrix = (a, b, c - (a + b) / 2, d, e, f - (d + e) / 2)
     epsg = next((int(tags[name]) for name in ("ProjectedCSTypeGeoKey", "GeographicTypeGeoKey") if name in tags), None)
-    return Georeference(matrix, None if epsg == 32767 else epsg)  # 32767: defined by the user
+    return Georeference(matrix, None if epsg in (0, 32767) else epsg)  # undefined, defined by the user
 
 
 def _matrix(tags: Mapping[str, Any]) -> tuple[float, float, float, float, float, float] | None:
@@ -81,6 +81,22 @@ Region = tuple[int, int, int, int]
 
 MAX_READ = 1 << 27
 """Maximum number of pixels of a level per read: 400 MB as RGB."""
+
+
+def sample_regions(size: Sequence[int], pixels: int) -> Iterator[Region]:
+    """Yield a small level whole, or parts at 16 heights and different places, of about ``pixels`` pixels in all.
+
+    The parts are wide and low, because files are stored in strips or tiles.
+    """
+    width, height = size
+    if width * height <= pixels:
+        yield 0, 0, width, height
+        return
+    wide = min(width, 1 << 12)
+    high = min(height, pixels // 16 // wide)
+    for number in range(16):
+        left, top = (width - wide) * (number * 7 % 16) // 15, (height - high) * number // 15
+        yield left, top, left + wide, top + high
 
 
 @dataclass(frozen=True)

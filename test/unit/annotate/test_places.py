@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from PIL import Image
+from support.contents import encoded
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("upath")
@@ -56,10 +57,9 @@ def names(source: str, **options) -> list[str]:
 def bucket():
     """A folder of fsspec's file system in memory, which lists its files as an object store does."""
     system = fsspec.filesystem("memory")
-    content = io.BytesIO()
-    Image.new("RGB", SIZE).save(content, "PNG")
+    content = encoded(Image.new("RGB", SIZE))
     for name in ("b/000.png", "b-c/000.png", "000.png", "notes.txt", "b/deep/001.png"):
-        system.pipe(f"/bucket/photos/{name}", content.getvalue())
+        system.pipe(f"/bucket/photos/{name}", content)
     yield "memory://bucket/photos"
     system.rm("/bucket", recursive=True)
 

@@ -84,6 +84,13 @@ def test_annotations_of_an_id_with_several_images_belong_to_none(source, tmp_pat
     assert [(each.what, each.why) for each in prompts.strays] == [("annotation 1", "several images have its image_id")]
 
 
+def test_prompts_for_an_image_of_another_size_are_skipped(source, tmp_path):
+    document = coco(["000.png"], [(1, [0, 0, 5, 5])])
+    document["images"][0] |= {"width": 80, "height": 60}
+    kept, skipped = usable(read_boxes(written(tmp_path / "a.json", document), source), source)
+    assert (kept, skipped) == ([], [("annotation 1", "its file says 80 x 60 pixels, and the image has 40 x 30")])
+
+
 def test_yolo_boxes_are_fractions_of_the_image(source, tmp_path):
     labels = tmp_path / "labels"
     labels.mkdir()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
+from support.contents import encoded
 from support.in_process import CLIENTS, Face, ImageServer, refusal
 
 from triton_sam import AsyncSAM2TritonClient, Cleanup, SAM2TritonClient, SamTritonClient, SpeculativeSAM2Client
@@ -107,9 +108,7 @@ def test_a_server_on_this_machine_sends_logits_by_default(image_server, without_
 
 def test_it_falls_back_to_the_encoder_and_stays_there(image_server, without_session):
     """An open file is not read again for it."""
-    buffer = io.BytesIO()
-    Image.fromarray(PIXELS).save(buffer, "PNG")
-    buffer.seek(0)
+    buffer = io.BytesIO(encoded(Image.fromarray(PIXELS)))
     with Face("speculative", without_session) as it:
         it.set_image(buffer)
         masks, _ = it.predict(POINT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import threading
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 from support.concept_server import FAMILY, SIDE, Arrays, ConceptServer
+from support.contents import encoded
 from support.fuzzing import session as sam2_session
 from support.fuzzing import text
 from support.in_process import ImageServer, write_one_pass
@@ -61,9 +61,7 @@ def client_of(server, **options) -> SAM2TritonClient:
 
 
 def image_file() -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(IMAGE).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.fromarray(IMAGE))
 
 
 def ask(model, query: dict, stopped=lambda: False, **inputs: bytes):

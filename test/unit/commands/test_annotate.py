@@ -5,6 +5,7 @@ import json
 import re
 import threading
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from triton_sam.annotate.sources import ImageItem
 from triton_sam.commands import _progress, everything
 from triton_sam.errors import ServerBusyError, ServerUnreachableError
 from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.search import SearchProgress
+from triton_sam.everything.search import Found, SearchProgress
 from triton_sam.families import get_family
 
 __all__ = ["servers"]
@@ -255,12 +256,12 @@ def test_a_bar_moves_inside_an_image_and_never_back():
 class Searcher(FakeClient):
     """Finds nothing, in four steps."""
 
-    def everything(self, image: Any, progress: Any = None, **parameters: Any) -> list:
-        with self._servers.lock:
-            self._servers.prompts.append({"everything": parameters})
-        for done in (1, 2, 3, 4) if progress else ():
-            progress(SearchProgress(done, 4, (), (), 0.7))
-        return []
+    def everything(self, image: Any, **parameters: Any) -> None:
+        self._servers.prompts.append({"everything": parameters})
+
+    def search_steps(self, image: Any, _: Any) -> Iterator[SearchProgress | Found]:
+        yield from (SearchProgress(done, 4, (), (), 0.7) for done in (1, 2, 3, 4))
+        yield Found()
 
 
 @pytest.fixture

@@ -24,9 +24,12 @@ from support.large_images import PLACE, ColourClient, ColourServer, draw, write_
 
 from triton_sam.annotate import job
 from triton_sam.annotate.folder import SHARD_SIZE
-from triton_sam.annotate.large_writers import _wkb
+from triton_sam.annotate.large import LargeResult
+from triton_sam.annotate.large_writers import _wkb, write_gpkg
 from triton_sam.commands import large
 from triton_sam.inputs import header
+from triton_sam.masks.polygons import trace_polygons
+from triton_sam.tiles.pyramid import Georeference
 
 HOUSE = (700, 905, 1100, 1300)
 SHED = (60, 60, 100, 90)
@@ -157,7 +160,7 @@ def test_boxes_and_points_are_sent_to_the_tile_that_shows_most_around_them(slide
     (slides / "clicks.csv").write_text("image,x,y\nmaps/town.tif,900,1000\nmaps/town.tif,70,70\n")
     clicks = ["--prompts", str(slides / "clicks.csv"), "--level", "1", "--tile", "300", "--overlap", "150"]
     assert annotate(slides, tmp_path / "points", *clicks, task="points") == 0
-    assert not (tmp_path / "points/geojson/cells.geojson").exists()
+    assert not boxes(tmp_path / "points/geojson/cells.geojson")
     found = boxes(tmp_path / "points/geojson/maps/town.geojson")
     assert found == [
         pytest.approx(box, abs=2) for box in ([500030, 5399955, 500050, 5399970], [500350, 5399350, 500550, 5399547.5])
@@ -213,6 +216,9 @@ def test_geopackages_hold_the_objects_of_geojson(slides, tmp_path):
     assert fields[3].tolist() == [each["properties"]["area"] for each in town["features"]]
     with sqlite3.connect(tmp_path / "a/gpkg/cells.gpkg") as tables:
         assert tables.execute("select count(*) from objects").fetchone() == (2,)
+    unknown = LargeResult(1, "a.tif", (9, 9), Georeference((1, 0, 0, 0, 1, 0), 99999), [], [])
+    assert write_gpkg(tmp_path / "c", lambda: [unknown], {}, trace_polygons) == []
+    assert raw.read(tmp_path / "c/gpkg/a.gpkg", layer="objects")[0]["crs"] is None
 
 
 # `triton-sam large`

@@ -175,15 +175,14 @@ def test_contour_of_a_pixel_and_of_the_border():
 
 
 def test_f_counts_pixels_by_hand():
-    # Vertical edges only: half planes whose contours are whole columns, 5 columns apart on 60 rows.
-    left, right = rectangle(0, 0, 60, 30, (60, 80)), rectangle(0, 0, 60, 35, (60, 80))
-    assert contour_accuracy(left, right, bound=5) == 1
-    assert contour_accuracy(left, right, bound=4) == 0
+    # Vertical edges only: half planes whose contours are whole columns. At this size, 1 pixel is allowed.
+    left, near, far = (rectangle(0, 0, 60, width, (60, 80)) for width in (30, 31, 32))
+    assert (contour_accuracy(left, near), contour_accuracy(left, far)) == (1, 0)
     # A second piece that is not there in truth: precision 60/64 (a pixel has 4 contour pixels), recall 1.
     with_speck = left | rectangle(50, 70, 1, 1, (60, 80))
     precision = 60 / 64
-    assert contour_accuracy(with_speck, left, bound=1) == pytest.approx(2 * precision / (precision + 1))
-    assert contour_accuracy(left, with_speck, bound=1) == pytest.approx(2 * precision / (precision + 1))
+    assert contour_accuracy(with_speck, left) == pytest.approx(2 * precision / (precision + 1))
+    assert contour_accuracy(left, with_speck) == pytest.approx(2 * precision / (precision + 1))
 
 
 def test_f_allows_two_pixels_in_an_image_of_a_hundred():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngImageFile
+from support.contents import encoded
 
 from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.families import get_family
@@ -16,12 +17,6 @@ from triton_sam.inputs.images import encoder_input, frame_input, image_bytes, op
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
-
-
-def encoded(image, form="PNG", **options):
-    stream = io.BytesIO()
-    image.save(stream, format=form, **options)
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "WEBP"])
@@ -39,6 +34,21 @@ def test_path_bytes_image_and_array_give_the_same_pixels(tmp_path, form):
     assert [image_bytes(source) for source in encodings] == [content] * len(encodings)
     with path.open("rb") as file:
         assert open_image(file).size == (30, 20)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "CMYK", "I;16"])
+def test_a_turned_tiff_file_equals_its_bytes(tmp_path, mode):
+    pixels = RGB[:, :, 0] * np.uint16(255) if mode == "I;16" else np.asarray(Image.fromarray(RGB).convert(mode))
+    Image.fromarray(pixels, None if mode == "I;16" else mode).save(path := tmp_path / "turned.tif", tiffinfo={274: 6})
+    np.testing.assert_array_equal(np.asarray(open_image(path)), np.asarray(open_image(path.read_bytes())))
+
+
+def test_the_preview_of_a_raw_photograph_is_not_its_image(tmp_path):
+    with pytest.importorskip("tifffile").TiffWriter(tmp_path / "photo.dng") as file:
+        file.write(RGB[:4, :6], subfiletype=1, subifds=1, photometric="rgb")
+        file.write(RGB, photometric="rgb")
+    with pytest.raises(ImageError, match="is a raw photograph"):
+        open_image(tmp_path / "photo.dng")
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])

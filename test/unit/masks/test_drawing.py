@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from PIL import Image
+from support.contents import encoded
 from support.rectangles import mask
 
 from triton_sam.errors import InputError
@@ -71,9 +72,8 @@ def test_overlay_lies_on_the_image_that_the_client_segmented():
     """Not on the stored one, which may lie on its side, or have 16 bits."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    buffer = io.BytesIO()
-    Image.fromarray(np.linspace(1000, 4000, 60 * 80).astype(np.uint16).reshape(60, 80)).save(buffer, "PNG", exif=exif)
-    stored = Image.open(buffer)
+    pixels = np.linspace(1000, 4000, 60 * 80).astype(np.uint16).reshape(60, 80)
+    stored = Image.open(io.BytesIO(encoded(Image.fromarray(pixels), exif=exif)))
     segmented = np.asarray(open_image(stored))
     found = mask((5, 5, 25, 15), size=segmented.shape[:2])
     drawn = np.asarray(Segment(found, 1.0, None).overlay(stored, (255, 0, 0), 1.0, outline=False))
@@ -101,6 +101,9 @@ def test_files_hold_the_numbers_of_the_objects(count, modes):
     opened = Image.open(io.BytesIO(label_map_png(labels)))
     assert opened.mode in modes
     assert np.array_equal(np.asarray(opened), labels)
+    grey = Image.open(io.BytesIO(label_map_png(labels, palette=False)))
+    assert grey.mode in (modes - {"P"} or {"L"})
+    assert np.array_equal(np.asarray(grey), labels)
 
 
 def test_neighbours_differ_in_colour():

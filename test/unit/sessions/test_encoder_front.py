@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import wait_until
+from support.contents import encoded
 from support.pb_utils import Request, Triton, TritonError, arguments
 
 from triton_sam.errors import ImageError, InputError
@@ -91,10 +92,8 @@ def test_raw_tensors_that_make_no_sense_are_refused(tensor, size, words):
 
 
 def file(width, height, form="JPEG"):
-    buffer = io.BytesIO()
     image = Image.fromarray(BYTES[0].transpose(1, 2, 0)).resize((width, height))
-    image.save(buffer, form)
-    return buffer.getvalue()
+    return encoded(image, form)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])

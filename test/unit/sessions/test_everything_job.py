@@ -1,6 +1,5 @@
 """The search for all objects inside the session model, without Triton."""
 
-import io
 import json
 import threading
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import fuzzing
+from support.contents import encoded
 from support.fuzzing import EmptyModels, text
 
 from triton_sam.inputs.images import open_image
@@ -44,9 +44,7 @@ def session(models):
 
 
 def image_file(size=(64, 64)):
-    buffer = io.BytesIO()
-    Image.new("RGB", size).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.new("RGB", size))
 
 
 def request(**parameters):

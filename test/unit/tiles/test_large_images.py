@@ -16,7 +16,7 @@ from triton_sam.errors import ImageError, InputError, MissingDependencyError
 from triton_sam.inputs import header
 from triton_sam.inputs.samples import Samples
 from triton_sam.tiles import open_large_image
-from triton_sam.tiles.pyramid import Georeference, georeference_of
+from triton_sam.tiles.pyramid import Georeference, georeference_of, sample_regions
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use .@. matmul:PendingDeprecationWarning")
 PIXELS = draw([(100, 100, 400, 300), (1500, 900, 1700, 1300)])
@@ -208,6 +208,13 @@ def test_a_file_that_is_no_image_is_one_clear_error(rasterio, name, content, tmp
     with pytest.raises(ImageError, match=re.escape(name)) as caught:
         open_large_image(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [(60, 70), (9000, 8000), (300_000, 3), (2, 90_000)])
+def test_the_range_of_values_is_that_of_parts_all_over_the_image(size):
+    parts = np.array(list(sample_regions(size, 1 << 16)))
+    assert (parts[:, :2] < parts[:, 2:]).all()
+    assert (parts.min(axis=0)[:2].tolist(), parts.max(axis=0)[2:].tolist()) == ([0, 0], list(size))
 
 
 def test_a_geotiff_has_its_place(tmp_path):

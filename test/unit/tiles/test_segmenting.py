@@ -130,6 +130,13 @@ def test_half_of_the_union_is_the_same_object(rows, objects):
     assert len(joined(((0, 0, 10, 10), [one]), ((9, 0, 19, 10), [other]))) == objects
 
 
+def test_objects_of_one_tile_are_not_joined():
+    """A cell and its nucleus look alike where the next tile shows both."""
+    cell, nucleus, both = (Placed(np.ones((100, 780 - x), bool), (x, 0, 780, 100), 0.5) for x in (600, 740, 768))
+    found = joined(((0, 0, 1024, 1024), [cell, nucleus]), ((768, 0, 1792, 1024), [both]))
+    assert [each.box[0] for each in found] == [600, 740]
+
+
 def test_objects_that_differ_where_both_tiles_see_stay_apart():
     full = np.ones((10, 10), bool)
     right = [Placed(full, (10, 6, 20, 16), 0.5), Placed(full, (20, 0, 30, 10), 0.5)]

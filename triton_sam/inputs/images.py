@@ -293,7 +293,7 @@ def _decode_by_pillow(
 ) -> Image.Image:
     with open_header(stream, formats) as image:
         if is_preview(image):
-            raise ImageError(f"{name} is a raw photograph, whose preview alone can be read: export it as TIFF or JPEG")
+            raise ImageError(f"{name} is a raw photograph, of which only the preview can be read: export a TIFF file")
         check_deep_size(image, name)
         if by_packages:
             say_pages(image, name)

@@ -41,9 +41,10 @@ def make_run_directory(*, runs_programs: bool = False) -> Path:
         with contextlib.suppress(OSError):
             if is_plain(parent) and not (runs_programs and os.statvfs(parent).f_flag & os.ST_NOEXEC):
                 return Path(tempfile.mkdtemp(prefix="triton-sam-", dir=parent))
+    mounted = "is not mounted with noexec, and " if runs_programs else ""
     raise LocalServerError(
-        "Triton needs a temporary folder that is not mounted with noexec, and whose path has only letters without "
-        f"accents, digits and . _ + -, not {tempfile.gettempdir()}: set TMPDIR"
+        f"Triton needs a temporary folder that {mounted}has only letters without accents, digits and . _ + - in its "
+        f"path, not {tempfile.gettempdir()}: set TMPDIR"
     )
 
 

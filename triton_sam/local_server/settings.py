@@ -66,12 +66,14 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         for name in ("models", "extra_args"):
-            if isinstance(getattr(self, name), str):
-                raise ConfigurationError(f"{name} must be a list, not the string {getattr(self, name)!r}")
+            if isinstance(getattr(self, name), (str, bytes, Path)):
+                raise ConfigurationError(f"{name} must be a list, not {getattr(self, name)!r}")
         for name in ("http_port", "grpc_port", "metrics_port", "log_verbose"):
             check_number(name, getattr(self, name), whole=True)
         for name in ("startup_timeout", "stop_timeout"):
             check_number(name, getattr(self, name))
+            if not getattr(self, name) >= 0:  # NaN is not
+                raise ConfigurationError(f"{name} must be at least 0 seconds, not {getattr(self, name)}")
 
 
 METRICS = "--metrics-config"

@@ -64,8 +64,7 @@ def upright_reader(read: Read, size: Size, orientation: int) -> tuple[Read, Size
 
 
 _GIVE = "give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image"
-_BYTE_ORDERS = (b"II", b"MM")
-"""The first bytes of TIFF files."""
+_BYTE_ORDERS = (b"II", b"MM")  # the first bytes of TIFF files
 _SLIDES = ("svs", "qpi", "ndpi", "bif", "avs", "philips")
 """tifffile's kinds of files with one image of a slide and further images of the whole glass."""
 _NAMED = 4
@@ -300,7 +299,7 @@ def _levels(stored: _Stored, view: _View, name: str) -> list[Level]:
     dtype = _type_shown(stored, view.channels)
     stretch = stored.samples.stretch(None, dtype)
     if is_stretched(dtype):
-        stretch = _stretch_of(shown[-1], sizes[-1], stored.samples, view.percentiles)
+        stretch = _stretch_of(shown[-1], sizes[-1], stored, view.percentiles)
     return [
         Level(size, partial(_as_bytes, colours, stretch), partial(_readable, reader(array, axes, slice(None))[0]))
         for size, colours, (array, axes) in zip(sizes, shown, levels, strict=True)
@@ -373,10 +372,15 @@ def _type_shown(stored: _Stored, channels: tuple[int, ...]) -> np.dtype[Any]:
     return stored.samples.colours(pixel, channels).dtype
 
 
-def _stretch_of(read: Any, size: Sequence[int], samples: Samples, percentiles: tuple[float, float] | None) -> Stretch:
+def _stretch_of(read: Any, size: Size, stored: _Stored, percentiles: tuple[float, float] | None) -> Stretch:
     """Return the conversion of an image's colours to bytes, from the range of a sample of the smallest level."""
-    sample = [read(*corners) for corners in sample_regions(size, _SAMPLE)]
-    return samples.stretch(value_range(sample, samples.nodata, percentiles), sample[0].dtype)
+    regions, array, place = sample_regions(size, _SAMPLE), stored.arrays[-1], stored.axes[-1].index("Y")
+    if (chunks := getattr(array, "chunks", ())) and chunks[place] >= array.shape[place]:  # each read decodes everything
+        whole = read(0, 0, *size)
+        sample = [whole[y1:y2, x1:x2] for x1, y1, x2, y2 in regions]
+    else:
+        sample = [read(*corners) for corners in regions]
+    return stored.samples.stretch(value_range(sample, stored.samples.nodata, percentiles), sample[0].dtype)
 
 
 def _as_bytes(read: Any, stretch: Stretch, x1: int, y1: int, x2: int, y2: int) -> Bytes:

@@ -46,6 +46,7 @@ class CheckedArray:
         self._array = array
         self.shape = array.shape
         self.dtype = array.dtype
+        self.chunks = array.chunks
 
     def __getitem__(self, part: Any) -> Any:
         with read_errors():

@@ -120,13 +120,13 @@ def connect(host: str, port: int, call: Call) -> TimedSocket:
         TimeoutError: the call has used up its time.
         OSError: no address accepts; a ConnectionError if the last one did not answer in CONNECT_TIMEOUT.
     """
-    failure = OSError(f"{host} has no address")
+    failure: OSError | None = None
     addresses = resolve(host, port, call.left())
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
         try:
             sock = TimedSocket(family, kind, protocol)
         except OSError as error:  # this machine has no addresses of this family, such as IPv6
-            failure = error
+            failure = failure or error
             continue
         try:
             call.take(sock)
@@ -142,7 +142,7 @@ def connect(host: str, port: int, call: Call) -> TimedSocket:
     if isinstance(failure, TimeoutError):
         call.left()
         raise ConnectionError(f"no connection within {CONNECT_TIMEOUT:g} s") from failure
-    raise failure
+    raise failure or OSError(f"{host} has no address")
 
 
 def resolve(host: str, port: int, seconds: float) -> Sequence[_AddressInfo]:

@@ -70,12 +70,12 @@ def parse_url(url: str | None) -> ServerUrl:
     if url is not None and not isinstance(url, str):
         raise ConfigurationError(f"url must be a text such as 'localhost:8000', not {url!r}")
     text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    if "@" in text:  # the message leaves out the password
-        raise ConfigurationError("a server URL has no user and password: send headers, or a token by --token")
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
     except ValueError as error:
-        raise ConfigurationError(f"{text!r} is not a server URL: {error}") from None
+        raise ConfigurationError(f"{text.rpartition('@')[2]!r} is not a server URL: {error}") from None
+    if "@" in parts.netloc:  # the message leaves out the password
+        raise ConfigurationError("a server URL has no user and password: send headers, or a token by --token")
     try:
         port = parts.port
     except ValueError:

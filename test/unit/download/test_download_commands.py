@@ -219,7 +219,7 @@ def test_mirror(file_server, tmp_path, monkeypatch):
         assert path.read_bytes() == CONTENT
     monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{file_server.url}/mirror".replace("//", "//joe:s3%20cret@"))
     assert checkpoints.download(official, tmp_path / "variable", progress=False).read_bytes() == CONTENT
-    assert file_server.requests[-1][1]["authorization"] == f"Basic {base64.b64encode(b'joe:s3 cret').decode()}"
+    assert file_server.requests[-1][1]["Authorization"] == f"Basic {base64.b64encode(b'joe:s3 cret').decode()}"
     file_server.where = "/nowhere"
     with pytest.raises(
         DownloadError, match=rf"mirror/{NAME} does not exist.*mirror/one/two/{NAME} does not exist"

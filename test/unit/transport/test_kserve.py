@@ -268,13 +268,14 @@ def test_the_next_address_of_a_host_is_tried_in_the_rest_of_the_time(monkeypatch
     monkeypatch.setattr("triton_sam.transport.timed_sockets.TimedSocket.connect", connect)
     with Server(always(DONE)) as server:
         port = parse_url(server.url).address.rpartition(":")[2]
-        found = [(255, socket.SOCK_STREAM, 0, "", ("address of a family that this machine lacks", port))]
-        found += socket.getaddrinfo("127.0.0.2", port, type=socket.SOCK_STREAM)
+        absent = (255, socket.SOCK_STREAM, 0, "", ("address of a family that this machine lacks", port))
+        found = [absent, *socket.getaddrinfo("127.0.0.2", port, type=socket.SOCK_STREAM)]
         found += socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
         monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
         client = KServeClient(parse_url(f"http://two.example:{port}"))
         assert infer(client, seconds=1000)["y"].tolist() == [97, 98]
     assert waits[0] <= 500 < waits[1] <= 1000
+    found.append(absent)
     monkeypatch.setattr("triton_sam.transport.timed_sockets.TimedSocket.connect", Mock(side_effect=TimeoutError))
     with pytest.raises(ConnectionError, match="no connection within 1000 s"):  # which is tried again
         infer(client, seconds=2000)

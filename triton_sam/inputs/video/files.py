@@ -65,7 +65,7 @@ class VideoFrames(FrameSource):
 
     From several video streams, the one with the most frames is used; cover images are ignored. If the file does not
     start with a key frame, the frames that cannot be decoded are left out, as in a player. So is a last frame of which
-    the file holds only a part.
+    the file (MP4, MOV, AVI and others, whose frames have a stated length) holds only a part.
 
     The constructor reads the file once without decoding it, to find the time stamps of all frames. If time stamps are
     missing (raw H.264, some AVI files) or wrong, it decodes the file once to count the frames, and going back decodes

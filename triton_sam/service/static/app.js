@@ -171,7 +171,7 @@ async function loadModels() {
     if (problem.status === 401) return askToken().then(loadModels);
     return;
   }
-  if (!page.model.name && !page.image && !page.video.isOpen) {
+  if (!settings.model || (!page.model.name && !page.image && !page.video.isOpen)) {
     settings.model = (page.models.find((model) => model.default) ?? page.models[0])?.name;
   }
   const options = page.models.map(({ name, demo }) => new Option(demo ? `${name} (demo)` : name, name));

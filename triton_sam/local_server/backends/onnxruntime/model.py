@@ -18,7 +18,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,9 +245,16 @@ def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> 
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # pip packages of CUDA and cuDNN are not on the library path
     options: dict[str, Any] = {"device_id": int(args["model_instance_device_id"])}
-    if limit := set_up(partial(onnx_session.number, key="gpu_mem_limit"), parameters):
+    if limit := set_up(gpu_limit, parameters):
         options["gpu_mem_limit"] = limit
     return [("CUDAExecutionProvider", options), CPU]
+
+
+def gpu_limit(parameters: Mapping[str, str]) -> int:
+    """Return the GPU memory in bytes that this instance may use; 0 for no limit."""
+    # NVIDIA's name, which `triton-sam config --gpu-memory-limit` writes, and an older name of this backend.
+    limits = [onnx_session.number(parameters, key) for key in ("gpu_mem_limit", "cuda_mem_limit")]
+    return next(filter(None, limits), 0)
 
 
 def asks_for_gpu(args: Mapping[str, str]) -> bool:

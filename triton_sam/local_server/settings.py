@@ -65,9 +65,9 @@ class ServerSettings:
     extra_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("models", "extra_args"):
+        for name, what in {"models": "names", "extra_args": "options"}.items():
             if isinstance(getattr(self, name), (str, bytes, Path)):
-                raise ConfigurationError(f"{name} must be a list, not {getattr(self, name)!r}")
+                raise ConfigurationError(f"{name} must be a list of {what}, not {getattr(self, name)!r}")
         for name in ("http_port", "grpc_port", "metrics_port", "log_verbose"):
             check_number(name, getattr(self, name), whole=True)
         for name in ("startup_timeout", "stop_timeout"):

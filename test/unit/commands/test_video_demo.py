@@ -37,7 +37,7 @@ class OracleVideo:
         for frame in range(len(self.clip.images))[start:][:count]:
             if frame == self.breaks_at:
                 raise KeyboardInterrupt
-            masks = {number: np.roll(self.clip.truth(frame, number), self.shift, axis=1) for number in self.ids}
+            masks = {number: np.roll(self.clip.labels[frame] == number, self.shift, axis=1) for number in self.ids}
             yield frame, {number: VideoSegment(mask, 0.9, None, object_score=3.0) for number, mask in masks.items()}
 
 

@@ -11,7 +11,7 @@ from ..errors import ConfigurationError, DownloadError
 from ..families import FAMILIES, get_family
 from ..families.tables import Checkpoint
 from .fetch import fetch
-from .http import NetworkError
+from .http import NetworkError, without_credentials
 
 DIRECTORY = Path("checkpoints")
 """The default folder for checkpoints."""
@@ -111,7 +111,7 @@ def _urls(checkpoint: Checkpoint, mirror: str | None) -> tuple[str, ...]:
     """Return the URLs to try, in order."""
     if not mirror:
         return (checkpoint.url,)
-    shown = mirror.rpartition("@")[2]  # without a password
+    shown = without_credentials(mirror)
     try:
         parts = urllib3.util.parse_url(mirror)
     except urllib3.exceptions.LocationParseError as error:

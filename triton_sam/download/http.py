@@ -107,7 +107,7 @@ def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
     """Return a connection pool for a URL, with the proxy from the environment."""
     parts = _parsed(url)
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise ConfigurationError(f"{_shown(url)!r} must begin with http:// or https://")
+        raise ConfigurationError(f"{without_credentials(url)!r} must begin with http:// or https://")
     # The pool only follows redirects. fetch.py retries failed requests itself, because it resumes the download.
     retries = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5)
     waits = urllib3.Timeout(connect=timeout, read=timeout)
@@ -131,8 +131,8 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     return parts._replace(auth=None).url, {"Authorization": basic}
 
 
-def _shown(url: str) -> str:
-    """Return a URL without its user name and password, also one that cannot be parsed."""
+def without_credentials(url: str) -> str:
+    """Return the part of a URL behind its user name and password, for messages; the URL need not be valid."""
     return url.rpartition("@")[2]
 
 
@@ -142,13 +142,14 @@ def _unquoted(auth: str) -> str:
 
 
 def _parsed(url: str) -> urllib3.util.Url:
+    shown = without_credentials(url)
     if _CONTROL.search(url):  # urllib3 would send them in another form
-        raise ConfigurationError(f"{_shown(url)!r} holds a line break or another control character: leave it out")
+        raise ConfigurationError(f"{shown!r} holds a line break or another control character: leave it out")
     try:
         return urllib3.util.parse_url(url)
     except LocationParseError as error:
         raise ConfigurationError(
-            f"{_shown(url)!r} is not a valid URL: it must look like https://host/path, with a port up to 65535"
+            f"{shown!r} is not a valid URL: it must look like https://host/path, with a port up to 65535"
         ) from error
 
 

@@ -21,6 +21,7 @@ from ..repository.config import CONFIG_NAME, check_name, config_for
 from ..repository.folder import read_model
 from ..repository.install import install, newer_version_warning, write_flushed
 from .fetch import fetch
+from .http import without_credentials
 
 try:
     import huggingface_hub
@@ -81,7 +82,7 @@ class Hub:
     def no_answer(self, error: Exception) -> str:
         """Return a message with a remedy for an unreachable hub."""
         hint = "on a closed network, set HTTPS_PROXY, or set HF_ENDPOINT to a mirror"
-        return f"cannot reach {self.url} ({first_line(error)}): {hint}"
+        return f"cannot reach {without_credentials(self.url)} ({first_line(error)}): {hint}"
 
     def fetch(
         self, repository: str, name: str, path: Path, revision: str | None = None, installed: Path | None = None
@@ -94,7 +95,8 @@ class Hub:
         url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.url)
         meta: Any = self.ask(repository, lambda: huggingface_hub.get_hf_file_metadata(url, token=_token()))
         if not re.fullmatch(r"[0-9a-f]{64}", meta.etag or ""):
-            raise DownloadError(f"the server states no SHA-256 for {url}: is {self.url} a Hugging Face hub?")
+            file, hub = without_credentials(url), without_credentials(self.url)
+            raise DownloadError(f"the server states no SHA-256 for {file}: is {hub} a Hugging Face hub?")
         token = _token()
         headers = {"Authorization": f"Bearer {token}"} if isinstance(token, str) else None
         return fetch(

@@ -1,6 +1,7 @@
-"""What a server may leave behind outside its own folder: shared memory, a lock, a scratch folder, and stub processes.
+"""Removes what a server leaves outside its own folder: shared memory, its lock, Triton's scratch folder, and processes.
 
-The supervisor removes it at the end. This file imports only the standard library (see supervisor.py).
+The supervisor does this at the end, and a later start does it for a killed supervisor. This file imports only the
+standard library (see supervisor.py).
 """
 
 from __future__ import annotations

@@ -66,14 +66,14 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         for name, what in {"models": "names", "extra_args": "options"}.items():
-            if isinstance(getattr(self, name), (str, bytes, Path)):
-                raise ConfigurationError(f"{name} must be a list of {what}, not {getattr(self, name)!r}")
+            if isinstance(given := getattr(self, name), (str, bytes, Path)):
+                raise ConfigurationError(f"{name} must be a list of {what}, not {given!r}")
         for name in ("http_port", "grpc_port", "metrics_port", "log_verbose"):
             check_number(name, getattr(self, name), whole=True)
         for name in ("startup_timeout", "stop_timeout"):
-            check_number(name, getattr(self, name))
-            if not getattr(self, name) >= 0:  # NaN is not
-                raise ConfigurationError(f"{name} must be at least 0 seconds, not {getattr(self, name)}")
+            check_number(name, seconds := getattr(self, name))
+            if not seconds >= 0:  # NaN is not
+                raise ConfigurationError(f"{name} must be at least 0 seconds, not {seconds}")
 
 
 METRICS = "--metrics-config"

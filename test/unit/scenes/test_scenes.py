@@ -9,8 +9,6 @@ from triton_sam.errors import ConfigurationError
 from triton_sam.scenes import scenes
 from triton_sam.scenes.clip import generate_clip
 
-SEEDS = range(scenes.HELD_OUT_SEED + 500, scenes.HELD_OUT_SEED + 516)
-
 
 def test_a_seed_always_gives_the_same_scene():
     first, second = (scenes.generate_scene(7, 128) for _ in range(2))
@@ -19,13 +17,15 @@ def test_a_seed_always_gives_the_same_scene():
     assert not np.array_equal(first.image, scenes.generate_scene(8, 128).image)
 
 
-def test_visible_objects_are_numbered_without_gaps():
-    for seed in SEEDS:
+def test_objects_are_numbered_without_gaps_and_parts_lie_inside_one_object():
+    for seed in range(scenes.HELD_OUT_SEED + 500, scenes.HELD_OUT_SEED + 516):
         scene = scenes.generate_scene(seed, 160)
         assert (scene.image.shape, scene.image.dtype) == ((160, 160, 3), np.uint8)
         areas = np.bincount(scene.labels.ravel())
         assert min(areas[1:]) >= 12
-        assert (scene.labels[scene.parts > 0] > 0).all()
+        for part in range(1, scene.parts.max() + 1):
+            (owner,) = set(scene.labels[scene.parts == part])
+            assert 0 < np.sum(scene.parts == part) < areas[owner] * (owner > 0)
 
 
 def test_arguments_out_of_range_are_refused():

@@ -147,8 +147,8 @@ def _lines(source: Source, segments: Sequence[FoundObject]) -> Iterator[str]:
             "bbox": corner_and_size(segment.box),
             "predicted_iou": round(segment.score, 5),
             "stability_score": round(segment.stability_score, 5),
-            "point": list(segment.point),
-            "crop_box": list(segment.crop_box),
+            "point_coords": [list(segment.point)],
+            "crop_box": corner_and_size(segment.crop_box),
             "segmentation": segment.to_rle(),
         }
         yield strict_json.dumps(record) + "\n"

@@ -238,8 +238,8 @@ def test_lines_and_files(image_server, photo, tmp_path, capsys):
     found = expected(image_server, photo)
     assert len(found) > 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["object"], line["area"], line["point"]) for line in lines] == [
-        (number, each.area, list(each.point)) for number, each in enumerate(found, 1)
+    assert [(line["object"], line["area"], line["point_coords"]) for line in lines] == [
+        (number, each.area, [list(each.point)]) for number, each in enumerate(found, 1)
     ]
     for line, each in zip(lines, found, strict=True):
         x1, y1, x2, y2 = each.box or ()
@@ -254,6 +254,14 @@ def test_lines_and_files(image_server, photo, tmp_path, capsys):
     assert [(each["id"], each["image_id"], each["segmentation"]) for each in document["annotations"]] == [
         (number, 1, line["segmentation"]) for number, line in enumerate(lines, 1)
     ]
+
+
+def test_crops_have_their_corner_and_size(image_server, photo, capsys):
+    assert everything(image_server, photo, *OPTIONS, "--crop-n-layers", 1, "-q") == 0
+    crops = [json.loads(line)["crop_box"] for line in capsys.readouterr().out.splitlines()]
+    found = [each.crop_box for each in expected(image_server, photo, crop_n_layers=1)]
+    assert crops == [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in found]
+    assert [30, 20, 50, 40] in crops
 
 
 def test_an_empty_mask_is_left_out_of_coco_and_counted(photo, tmp_path, capsys):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigurationError, InputError
 from ..everything.parameters import Parameters
-from ..everything.search import FoundObject, last_pixels
+from ..everything.search import FoundObject, last_pixels, official_record
 from ..families import FAMILIES, get_family
 from ..inputs.images import ImageSource
 from ..masks.cleanup import Cleanup
@@ -107,7 +107,8 @@ class SamAutomaticMaskGenerator:
             ServerError: see triton_sam.errors.
         """
         chosen = {} if multimask_output is None else {"multimask_output": multimask_output}
-        return [self._record(each) for each in self._client.everything(image, **{**self._parameters, **chosen})]
+        found = self._client.everything(image, **{**self._parameters, **chosen})
+        return [official_record(each, last_pixels(each.mask), self._segmentation(each)) for each in found]
 
     @staticmethod
     def _cleaning(min_mask_region_area: int) -> dict[str, Any]:
@@ -127,19 +128,6 @@ class SamAutomaticMaskGenerator:
                 f"there is no output_mode {self._output_mode!r}: give one of {', '.join(OUTPUT_MODES)}"
             )
         Parameters(**self._parameters)
-
-    def _record(self, segment: FoundObject) -> dict[str, Any]:
-        x1, y1, x2, y2 = last_pixels(segment.mask)
-        left, top, right, bottom = segment.crop_box
-        return {
-            "segmentation": self._segmentation(segment),
-            "area": segment.area,
-            "bbox": [x1, y1, x2 - x1, y2 - y1],
-            "predicted_iou": segment.score,
-            "point_coords": [list(segment.point)],
-            "stability_score": segment.stability_score,
-            "crop_box": [left, top, right - left, bottom - top],
-        }
 
     def _segmentation(self, segment: FoundObject) -> npt.NDArray[np.bool_] | dict[str, Any]:
         if self._output_mode == "binary_mask":

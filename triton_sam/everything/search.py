@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..families.base import Family, FloatArray, Size
-from ..masks.boxes import Box, mask_to_box, suppressed
+from ..masks.boxes import Box, corner_and_size, mask_to_box, suppressed
 from ..masks.cleanup import remove_small_regions
 from ..masks.resize import full_size_masks
 from ..masks.rle import BoolArray
@@ -83,6 +83,19 @@ class FoundObject(Segment):
     crop_box: Box = (0, 0, 0, 0)
 
 
+def official_record(found: FoundObject, box: Box, segmentation: Any) -> dict[str, Any]:
+    """Return an object as a record of the official generators, with a box from its first to its last pixel."""
+    return {
+        "segmentation": segmentation,
+        "area": found.area,
+        "bbox": corner_and_size(box),
+        "predicted_iou": found.score,
+        "point_coords": [list(found.point)],
+        "stability_score": found.stability_score,
+        "crop_box": corner_and_size(found.crop_box),
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class FoundMask:
     """One object, stored in an eighth of the memory of the part of its mask inside its box.
@@ -115,6 +128,11 @@ class FoundMask:
         part[...] = np.unpackbits(self.bits, count=part.size).reshape(part.shape)
         point = (self.point[0] + left, self.point[1] + top)
         return FoundObject(mask, self.score, None, number, 0, self.stability, point, self.crop)
+
+    def record(self) -> dict[str, Any]:
+        """Return the record of the official generators, with COCO RLE."""
+        found = self.segment()
+        return official_record(found, self.placed_box, found.to_rle())
 
 
 def packed(mask: BoolArray, box: Box) -> npt.NDArray[np.uint8]:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from ...errors import ConfigurationError, InputError
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.search import POINTS_PER_REQUEST, Encode, Found, FoundMask, Part, search_in_parts, see
+from ...everything.search import POINTS_PER_REQUEST, Encode, Found, Part, search_in_parts, see
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
 from ...inputs.images import open_image
@@ -123,8 +123,6 @@ def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) 
     if given.get("point_grids") is not None:
         raise InputError("point_grids cannot be sent: give points_per_side")
     if "cleanup" in given:
-        if not isinstance(given["cleanup"], dict):
-            raise InputError('cleanup must be an object such as {"max_hole_area": 10}')
         given["cleanup"] = Cleanup.from_json(given["cleanup"])
     given.pop("adaptive", None)  # earlier clients send it with every search; now all points are tried
     try:
@@ -168,28 +166,13 @@ def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:
     Full-size masks are computed one by one.
     """
     result = {
-        "objects": [_record(each) for each in found.masks],
+        "objects": [each.record() for each in found.masks],
         "decodes": found.decodes,
         "candidates": found.candidates,
         "dropped": found.dropped,
         "reason": None if found.masks else found.reason,
     }
     return {contract.RESULT_JSON: json_tensor(result)}
-
-
-def _record(found: FoundMask) -> dict[str, Any]:
-    each = found.segment()
-    left, top, right, bottom = found.placed_box
-    crop_left, crop_top, crop_right, crop_bottom = each.crop_box
-    return {
-        "segmentation": each.to_rle(),
-        "area": each.area,
-        "bbox": [left, top, right - left, bottom - top],
-        "predicted_iou": each.score,
-        "point_coords": [list(each.point)],
-        "stability_score": each.stability_score,
-        "crop_box": [crop_left, crop_top, crop_right - crop_left, crop_bottom - crop_top],
-    }
 
 
 def _check_points(parameters: Parameters) -> None:

@@ -25,7 +25,7 @@ from support.running_service import RunningService, made_up_models, running_serv
 
 from triton_sam._common.bundle import bundled
 from triton_sam.concepts.instances import instance_mask
-from triton_sam.concepts.query import Query, read_query
+from triton_sam.concepts.query import Query, query_from
 from triton_sam.families import get_family
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.resize import full_size_masks
@@ -159,7 +159,8 @@ class DrawnServer(ConceptServer):
 
     def queries(self) -> list[Query]:
         """Return the query of each search for words."""
-        return [read_query(each.inputs[contract.FIND][0]) for each in self.requests if contract.FIND in each.inputs]
+        sent = [each.inputs.get(contract.FIND) for each in self.requests]
+        return [query_from(json.loads(each[0])) for each in sent if each is not None]
 
     def parts(self) -> list[dict[str, Any]]:
         """Return the requests of searches for everything."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,7 +84,7 @@ class Query:
         }
 
     def to_json(self) -> bytes:
-        """Return the request as JSON for the wire. Read it with read_query()."""
+        """Return the request as JSON for the wire."""
         return strict_json.dumps(self.members()).encode()
 
     def check_inside(self, size: Size) -> None:
@@ -155,16 +154,6 @@ def check_parameters(text: Any, boxes: Any, box_labels: Any, parameters: Mapping
     """Return check_query() with further parameters by name."""
     check_names(parameters, _PARAMETERS, PromptError)
     return check_query(text, boxes, box_labels, **parameters)
-
-
-def read_query(content: bytes) -> Query:
-    try:
-        given = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise PromptError(f"invalid JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise PromptError('give an object such as {"text": "dog"}')
-    return query_from(given)
 
 
 def query_from(given: Mapping[str, Any]) -> Query:

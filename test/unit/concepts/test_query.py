@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from triton_sam.concepts.instances import choose, instance_mask, scores_of, sigmoid, to_pixels
-from triton_sam.concepts.query import MAX_EXAMPLES, MAX_TEXTS, check_parameters, check_query, read_query
+from triton_sam.concepts.query import MAX_EXAMPLES, MAX_TEXTS, check_parameters, check_query, query_from
 from triton_sam.errors import PromptError
 from triton_sam.masks.rle import mask_to_rle
+from triton_sam.sessions.messages import read_object
 
 BOX = [10, 20, 50, 60]
 SHARES = ("threshold", "mask_threshold", "nms")
@@ -26,7 +27,7 @@ def test_texts_and_boxes_as_the_detector_takes_them():
 
 def test_the_wire_keeps_all():
     query = check_query(["a", "b"], [BOX], [0], threshold=0.2, mask_threshold=0.6, nms=0.5, limit=3)
-    again = read_query(query.to_json())
+    again = query_from(json.loads(query.to_json()))
     assert again.to_json() == query.to_json()
     assert (again.texts, again.threshold, again.mask_threshold) == (("a", "b"), 0.2, 0.6)
     assert (again.nms, again.limit) == (0.5, 3)
@@ -56,16 +57,16 @@ def test_a_mistake_is_told_by_the_name_of_what_is_wrong(words):
             check_query(**arguments)
         if words != "box" and "masks" not in arguments:  # JSON has no NaN, and no arrays
             with pytest.raises(PromptError):
-                read_query(json.dumps(arguments).encode())
+                query_from(json.loads(json.dumps(arguments)))
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b"{", b'{"txt": "dog"}', b'{"text": "dog", "nsm": 1}'])
 def test_what_is_no_request(content):
     with pytest.raises(PromptError):
-        read_query(content)
+        query_from(read_object({"find": np.array([content])}, "find", "", PromptError))
     for size in (b"3", b"[1]", b'["a", 2]'):
         with pytest.raises(PromptError, match="mask_size must be the width and height"):
-            read_query(b'{"text": "dog", "mask_size": ' + size + b"}")
+            query_from({"text": "dog", "mask_size": json.loads(size)})
 
 
 def test_a_box_outside_the_image_and_an_unknown_parameter():
@@ -84,12 +85,12 @@ def test_masks_stand_for_their_boxes():
     assert query.boxes.tolist() == [BOX, [30, 10, 45, 20], [30, 10, 45, 20]]
     assert (query.box_labels.tolist(), query.mask_size) == ([0, 1, 0], (80, 50))
     assert check_query(masks=mask).boxes.tolist() == check_query(masks=mask_to_rle(mask)).boxes.tolist()
-    sent = read_query(query.to_json())
+    sent = query_from(json.loads(query.to_json()))
     assert (sent.to_json(), sent.mask_size) == (query.to_json(), (80, 50))
     sent.check_inside((80, 50))
     with pytest.raises(PromptError, match="masks have 80 x 50 pixels, and the image that they belong to has 81 x 50"):
         sent.check_inside((81, 50))
-    other = read_query(json.dumps({"masks": [mask_to_rle(mask)]}).encode())  # a program in another language sends RLE
+    other = query_from({"masks": [mask_to_rle(mask)]})  # a program in another language sends RLE
     assert (other.boxes.tolist(), other.mask_size) == ([[30, 10, 45, 20]], (80, 50))
     assert b"mask_size" not in check_query("dog").to_json()  # a server from before masks would refuse it
 

@@ -16,10 +16,11 @@ from support.fuzzing import REFUSALS, code, image_file, junk, once, session, spo
 from support.pb_utils import Request, Triton
 from support.strategies import anything, damaged_images
 
-from triton_sam.concepts.query import read_query
+from triton_sam.concepts.query import query_from
 from triton_sam.errors import PromptError, SamError
 from triton_sam.everything.parameters import Parameters
 from triton_sam.masks import Cleanup
+from triton_sam.sessions.messages import read_object
 from triton_sam.sessions.video.messages import ARGUMENTS, WITH_STEP
 from triton_sam.wire import contract, video
 
@@ -222,14 +223,14 @@ def test_any_query_for_words_is_read_or_refused():
         if rng.random() < 0.05:
             content = content[: rng.randrange(len(content))] + rng.randbytes(2)
         try:
-            found = read_query(content)
+            found = query_from(read_object({"find": text(content)}, "find", "", PromptError))
         except PromptError:
             counts["refused"] += 1
             continue
         counts["read"] += 1
         assert np.isfinite(found.boxes).all()
         assert len(found.boxes) == len(found.box_labels)
-        again = read_query(found.to_json())
+        again = query_from(json.loads(found.to_json()))
         assert again.texts == found.texts
         np.testing.assert_array_equal(again.boxes, found.boxes)
     assert min(counts["read"], counts["refused"]) >= 500, counts

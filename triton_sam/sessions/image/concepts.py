@@ -8,14 +8,14 @@ from typing import Any
 import numpy.typing as npt
 
 from ...concepts.instances import instance_mask, to_pixels
-from ...concepts.query import read_query
-from ...errors import InputError, UnknownImageError
+from ...concepts.query import query_from
+from ...errors import InputError, PromptError, UnknownImageError
 from ...families.base import Size
 from ...masks.rle import mask_to_rle
 from ...wire import contract
 from ..concepts import ConceptSearch, Detection, TokenizedQuery, image_id_of
 from ..images import HeldImage
-from ..messages import MAX_JSON, Reply, Tensors, read_bytes
+from ..messages import Reply, Tensors, read_bytes, read_object
 from .messages import read_request, write_image, write_result
 
 _COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.FIND_LOGITS, contract.EXAMPLE_IMAGE}
@@ -32,7 +32,7 @@ def answer(
     others = tensors.keys() - _COMPANIONS
     if others:
         raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
-    query = read_query(read_bytes(tensors, contract.FIND, MAX_JSON) or b"")
+    query = query_from(read_object(tensors, contract.FIND, '{"text": "dog"}', PromptError))
     has_logits = contract.FIND_LOGITS in tensors and bool(tensors[contract.FIND_LOGITS].any())
     asked = search.read(query, has_logits)
     request, example = read_request(tensors), read_bytes(tensors, contract.EXAMPLE_IMAGE)

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,29 +41,23 @@ AT_ONCE = 16
 """Objects in one request, so that the full-size masks of an image with many objects fit into memory."""
 
 
-def prompts_to_masks(
-    prompts: Prompts, progress: Progress = lambda *_: None
-) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that segments the prompts of an image, with the same masks as client.segment()."""
-
-    def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        image = opened(item)
-        kept, skipped = prompts.of(item, image.size)
-        skipped = [*image.skipped, *skipped]
-        if not kept:
-            return ImageRecord.of(item, image.size, [], [], skipped)
-        encoded = client.encode(image.content)
-        objects: list[dict[str, Any]] = []
-        for part in parts(kept):
-            segments = client.segment(**together(part, client.family), image=encoded, logits=False)
-            categories, origins = [prompt.category for prompt in part], [prompt.what for prompt in part]
-            found = ImageRecord.of(item, image.size, segments, categories, origins=origins)
-            objects += found.objects
-            skipped += found.skipped
-            progress(item, len(objects) / len(kept))
-        return ImageRecord(item.id, item.name, image.size, tuple(objects), tuple(skipped))
-
-    return work
+def segment_prompts(prompts: Prompts, progress: Progress, client: SamTritonClient, item: ImageItem) -> ImageRecord:
+    """Segment the prompts of an image, with the same masks as client.segment()."""
+    image = opened(item)
+    kept, skipped = prompts.of(item, image.size)
+    skipped = [*image.skipped, *skipped]
+    if not kept:
+        return ImageRecord.of(item, image.size, [], [], skipped)
+    encoded = client.encode(image.content)
+    objects: list[dict[str, Any]] = []
+    for part in parts(kept):
+        segments = client.segment(**together(part, client.family), image=encoded, logits=False)
+        categories, origins = [prompt.category for prompt in part], [prompt.what for prompt in part]
+        found = ImageRecord.of(item, image.size, segments, categories, origins=origins)
+        objects += found.objects
+        skipped += found.skipped
+        progress(item, len(objects) / len(kept))
+    return ImageRecord(item.id, item.name, image.size, tuple(objects), tuple(skipped))
 
 
 def parts(prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
@@ -79,33 +74,25 @@ def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
     return arguments
 
 
-def all_objects(
-    parameters: Mapping[str, Any], category: int, progress: Progress = lambda *_: None
-) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds all objects of an image by client.everything(), with one category for all."""
-
-    def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        image = opened(item)
-        steps = client.search_steps(image.content, parameters_of(client.family.name, dict(parameters)))
-        masks = last_of(steps, lambda step: progress(item, step.done / step.total)).masks
-        # A generator, because all full-size masks of a photograph may exceed the memory.
-        objects = (each.segment(number) for number, each in enumerate(masks))
-        return ImageRecord.of(item, image.size, objects, [category] * len(masks), image.skipped)
-
-    return work
+def find_all(
+    parameters: Mapping[str, Any], category: int, progress: Progress, client: SamTritonClient, item: ImageItem
+) -> ImageRecord:
+    """Find all objects of an image by client.everything(), with one category for all."""
+    image = opened(item)
+    steps = client.search_steps(image.content, parameters_of(client.family.name, dict(parameters)))
+    masks = last_of(steps, lambda step: progress(item, step.done / step.total)).masks
+    # A generator, because all full-size masks of a photograph may exceed the memory.
+    objects = (each.segment(number) for number, each in enumerate(masks))
+    return ImageRecord.of(item, image.size, objects, [category] * len(masks), image.skipped)
 
 
-def instances_of(
-    texts: Sequence[str], parameters: Mapping[str, Any]
-) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds the instances of texts by client.find(). Texts are categories from 1."""
-
-    def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        image = opened(item)
-        found = client.find(list(texts), image=image.content, **parameters)
-        return ImageRecord.of(item, image.size, found, [each.object_index + 1 for each in found], image.skipped)
-
-    return work
+def find_instances(
+    texts: Sequence[str], parameters: Mapping[str, Any], client: SamTritonClient, item: ImageItem
+) -> ImageRecord:
+    """Find the instances of texts by client.find(). Texts are categories from 1."""
+    image = opened(item)
+    found = client.find(list(texts), image=image.content, **parameters)
+    return ImageRecord.of(item, image.size, found, [each.object_index + 1 for each in found], image.skipped)
 
 
 @dataclass(frozen=True)
@@ -259,10 +246,10 @@ class Job:
     def work(self, inputs: Inputs, progress: Progress = lambda *_: None) -> Work:
         """Return the function that annotates one image with a client and reports its progress."""
         if inputs.prompts is not None:
-            return prompts_to_masks(inputs.prompts, progress)
+            return partial(segment_prompts, inputs.prompts, progress)
         if inputs.texts:
-            return instances_of(inputs.texts, self.parameters)
-        return all_objects(self.parameters, next(iter(OBJECT)), progress)
+            return partial(find_instances, inputs.texts, self.parameters)
+        return partial(find_all, self.parameters, next(iter(OBJECT)), progress)
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[SamTritonClient]]:

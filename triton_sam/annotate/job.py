@@ -20,7 +20,7 @@ from ..client.everything import last_of
 from ..client.server_models import FIXED_IMAGE, EncoderIdentity
 from ..client.sync import SamTritonClient
 from ..concepts.query import check_parameters
-from ..errors import ConfigurationError, ImageError, ModelNotReadyError, SamError
+from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..everything.parameters import parameters_of
 from ..families import get_family
 from ..families.base import Family, Size
@@ -107,10 +107,7 @@ class Opened:
 def opened(item: ImageItem) -> Opened:
     content = item.content()
     size = open_image(content).size
-    if item.size is not None and item.size != size:
-        raise ImageError(
-            f"the file has {size[0]} x {size[1]} pixels, but the source says {item.size[0]} x {item.size[1]}"
-        )
+    item.check_size(size)
     pages = pages_of(content) if isinstance(content, (str, bytes, os.PathLike)) else 1
     if pages == 1:
         return Opened(content, size)

@@ -153,11 +153,7 @@ def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
     """Open an image to read its size."""
     path = file_of(item)
     with tiling.open(path) as image:
-        if item.size is not None and item.size != image.size:
-            (width, height), (told_width, told_height) = image.size, item.size
-            raise ImageError(
-                f"the file has {width} x {height} pixels, but the source says {told_width} x {told_height}"
-            )
+        item.check_size(image.size)
         if tiling.level >= len(image.levels):
             raise ImageError(f"there is no level {tiling.level}: the last one is {len(image.levels) - 1}")
         return LargeItem(item.id, item.name, path, image.size, image.levels[tiling.level].size)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from .._common.checks import whole_number
-from ..errors import InputError, VideoError
+from ..errors import ImageError, InputError, VideoError
 from ..families.base import Size
 from ..inputs.formats import LARGE_SUFFIXES, is_image
 from ..inputs.images import ImageSource
@@ -124,6 +124,12 @@ class ImageItem:
         if isinstance(self.path, FramePlace):
             return self.path.read()
         return content_at(self.path) if is_remote(self.path) else self.path
+
+    def check_size(self, size: Size) -> None:
+        """Raise an error if a file does not have the size that the source says."""
+        if self.size is not None and self.size != size:
+            width, height = self.size
+            raise ImageError(f"the file has {size[0]} x {size[1]} pixels, but the source says {width} x {height}")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from triton_sam._common.files import atomic_write, hash_file
 from triton_sam.families import FAMILIES, get_family
 from triton_sam.repository import CONFIG_NAME, config_for
 from triton_sam.repository.hashes import SUMS_NAME, read_sums, record_hashes
-from triton_sam.sessions.configs import write_configs
+from triton_sam.sessions.configs import programs
 
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
@@ -29,6 +29,19 @@ def main() -> int:
     if not changed:
         print("every config.pbtxt and every hash is up to date")
     return 0
+
+
+def write_configs(repository: Path) -> list[Path]:
+    """Write the files of the demo model's programs; return the changed files."""
+    changed = []
+    for model, files in programs(get_family("sam2"), video=False).items():
+        for name, text in files.items():
+            path = repository / model / name
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(path, text.encode())
+                changed.append(path)
+    return changed
 
 
 def write_onnx_configs(repository: Path) -> list[Path]:

@@ -17,7 +17,6 @@ from .._common.files import atomic_write
 from ..errors import RepositoryError
 from ..families import FAMILIES, PACKAGED, get_family, model_name, spec_of, variant_of
 from ..families.base import Family
-from ..families.sam2 import SAM2
 from ..families.tables import DECODER, ENCODER, Tensor, encoder_jpeg_name, preprocess_name
 from ..repository.config import (
     CONFIG_NAME,
@@ -170,19 +169,6 @@ def _family_of(decoder: Path, metadata: Mapping[str, str]) -> Family | None:
         spec = spec_of(tensor.name for tensor in _config_in(decoder).input)
         family = next((each for each in FAMILIES.values() if spec is not None and each.decoder == spec), None)
     return None if family is None else family.at(int(metadata.get("triton_sam.image_size", family.image_size)))
-
-
-def write_configs(repository: Path) -> list[Path]:
-    """Write the files of each committed program into a repository; return those that changed."""
-    wanted = {
-        repository / model / path: text
-        for model, files in programs(SAM2, video=False).items()
-        for path, text in files.items()
-    }
-    changed = [path for path, text in wanted.items() if _text_of(path) != text]
-    for path in changed:
-        _write(path, wanted[path])
-    return changed
 
 
 def _config_in(folder: Path) -> Any:

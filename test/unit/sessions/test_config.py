@@ -17,21 +17,11 @@ from triton_sam.sessions.configs import (
     programs,
     session_config,
     video_config,
-    write_configs,
     write_programs,
 )
 from triton_sam.wire import contract
 
 AGAIN = "run tools/maintain/write_configs.py"
-
-
-def test_files_are_written_where_they_are_missing_or_different(tmp_path):
-    written = write_configs(tmp_path)
-    names = {path.parent.name for path in written if path.name == "config.pbtxt"}
-    assert names == {"sam2", "sam2_preprocess", "sam2_encoder_jpeg"}  # the demo model's alone
-    assert write_configs(tmp_path) == []
-    (tmp_path / "sam2" / "config.pbtxt").write_text("other")
-    assert write_configs(tmp_path) == [tmp_path / "sam2" / "config.pbtxt"]
 
 
 def test_the_committed_programs_are_those_that_an_export_writes():

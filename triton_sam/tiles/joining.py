@@ -11,8 +11,8 @@ import numpy as np
 
 from ..families.base import Size
 from ..inputs.header import say_once
-from ..masks import mask_to_box
 from ..masks import polygons as formats
+from ..masks.boxes import Box, mask_to_box
 from ..masks.polygons import Polygon, Trace, main_polygons, trace_polygons
 from ..masks.rle import BoolArray
 from .pyramid import Georeference, Region, Window
@@ -90,7 +90,6 @@ class LargeObject:
 def to_geojson(
     objects: Iterable[LargeObject],
     georeference: Georeference | None = None,
-    tolerance: float = TOLERANCE,
     *,
     trace: Trace = main_polygons,
 ) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def to_geojson(
     """
     document: dict[str, Any] = {"type": "FeatureCollection", **crs_member(georeference)}
     found = (each for each in objects if each.box is not None)
-    document["features"] = [to_feature(each, georeference, tolerance, trace=trace) for each in found]
+    document["features"] = [to_feature(each, georeference, trace=trace) for each in found]
     return document
 
 
@@ -123,30 +122,24 @@ def crs_member(georeference: Georeference | None) -> dict[str, Any]:
 def to_feature(
     each: LargeObject,
     georeference: Georeference | None = None,
-    tolerance: float = TOLERANCE,
     *,
     trace: Trace = main_polygons,
     label: str = "",
     **properties: Any,
 ) -> dict[str, Any]:
     """Return an object as a GeoJSON Feature, see to_geojson()."""
-
-    def ring(points: Any) -> list[list[float]]:
-        placed: list[list[float]] = (points if georeference is None else georeference.to_map(points)).tolist()
-        return [*placed, placed[0]]
-
-    polygons = each.polygons(tolerance, trace=trace)
-    coordinates = [[ring(one) for one in (polygon.exterior, *polygon.holes)] for polygon in polygons]
+    polygons = each.polygons(trace=trace)
+    if georeference is not None:
+        place = georeference.to_map
+        polygons = [Polygon(place(one.exterior), tuple(map(place, one.holes))) for one in polygons]
     known = {**properties, "score": round(each.score, 5), "area": round(each.area, 2)}
-    return formats.to_feature({"type": "MultiPolygon", "coordinates": coordinates}, label, known)
+    return formats.to_feature(formats.to_geometry(polygons), label, known)
 
 
 SAME = 0.5
 """Two masks show the same object if their IoU in the overlap of the tiles is at least this."""
 MAX_JOINED = 1 << 26
 """Maximum number of pixels of a joined mask. Tracing its outline takes about 30 bytes per pixel, 2 GB."""
-
-Box = tuple[int, int, int, int]
 
 
 def tiles(size: Size, side: int, overlap: int) -> Iterator[Region]:

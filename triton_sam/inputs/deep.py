@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..errors import ImageError
 from .header import (
     TURNED,
     Stream,
+    content_of,
     has_deep_colours,
     is_deep,
     is_garbled,
@@ -58,23 +58,15 @@ Rows = Callable[[slice], Values]
 """Returns some rows of values (H,W) or (H,W,C)."""
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """The kind and data type of the values of an opened Pillow image."""
-
-    samples: Samples
-    dtype: str | None
-
-
-def deep_meaning(image: Image.Image) -> Meaning | None:
-    """Return the meaning of grey values that must be stretched to bytes; None for 8 bits."""
+def deep_meaning(image: Image.Image) -> tuple[Samples, str | None] | None:
+    """Return the kind and data type of grey values that must be stretched to bytes; None for 8 bits."""
     dtype = number_type(image)
     if not is_deep(image) and dtype is None:
         return None
     pixels = np.dtype(dtype or {"I": "i4", "F": "f4"}.get(image.mode, "u2"))
     kind = kind_of(image)
     nodata = nodata_of(tag(image, GDAL_NODATA), pixels)
-    return Meaning(Samples("white is zero" if kind == "white is zero" else "grey", nodata=nodata), dtype)
+    return Samples("white is zero" if kind == "white is zero" else "grey", nodata=nodata), dtype
 
 
 def needs_packages(image: Image.Image) -> bool:
@@ -128,7 +120,7 @@ def _read_png(stream: Stream, name: str) -> Image.Image | None:
         import imagecodecs
     except ImportError:
         return None
-    content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
+    content = content_of(stream)
     try:
         values = np.asarray(imagecodecs.png_decode(content))
     except Exception:  # noqa: BLE001 - Pillow's messages for damaged files are better

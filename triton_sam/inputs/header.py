@@ -137,9 +137,13 @@ def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image
     return Image.open(stream, formats=(HEIF,))
 
 
+def content_of(stream: Stream) -> bytes:
+    return stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
+
+
 def without_texts(stream: Stream) -> io.BytesIO | None:
     """Return a PNG file without its ICC profile and texts, except EXIF and XMP data; None for other formats."""
-    content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
+    content = content_of(stream)
     if not content.startswith(_PNG):
         return None
     needed = (content[part] for kind, part in _chunks(content) if kind not in _TEXTS or _turns(kind, content[part]))

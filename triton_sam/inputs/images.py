@@ -32,6 +32,7 @@ from .deep import (
 )
 from .formats import FORMATS
 from .header import (
+    content_of,
     count_pages,
     is_preview,
     open_header,
@@ -123,18 +124,11 @@ def image_bytes(source: ImageSource) -> bytes:
     source = plain_source(source)
     if isinstance(source, (np.ndarray, Image.Image)):
         return to_png(source)
-    name = _describe(source)
-    if isinstance(source, (str, os.PathLike)):
-        _check_file(Path(source))
-        try:
-            return _as_servers_read(Path(source).read_bytes(), name)
-        except OSError as error:
-            raise ImageError(f"{name} cannot be read: {first_line(error)}") from error
-    if not isinstance(source, (bytes, bytearray, memoryview)):
-        raise ImageError(_unsupported_source(source))
-    if len(source) == 0:
-        raise ImageError("the image is empty (0 bytes)")
-    return _as_servers_read(bytes(source), name)
+    stream, name = _stream_of(source), _describe(source)
+    try:
+        return _as_servers_read(content_of(stream), name)
+    except OSError as error:
+        raise ImageError(f"{name} cannot be read: {first_line(error)}") from error
 
 
 def pages_of(source: str | os.PathLike[str] | bytes) -> int:
@@ -226,7 +220,7 @@ def _as_servers_read(content: bytes, name: str) -> bytes:
     """
     try:
         with open_header(io.BytesIO(content), FORMATS) as image:
-            if not needs_packages(image) or not has_packages(image):
+            if _is_for_pillow(image):
                 say_pages(image, name)
                 return content
     except UnidentifiedImageError:
@@ -242,9 +236,14 @@ def servers_read(content: bytes) -> bool:
     """Return whether every server reads the same pixels as open_image(), with Pillow only."""
     try:
         with open_header(io.BytesIO(content), FORMATS) as image:
-            return not needs_packages(image) or not has_packages(image)
+            return _is_for_pillow(image)
     except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
         return False
+
+
+def _is_for_pillow(image: Image.Image) -> bool:
+    """Return whether open_image() reads an opened image with Pillow only."""
+    return not needs_packages(image) or not has_packages(image)
 
 
 def to_png(source: ImageSource, formats: tuple[str, ...] | None = None, turn: int = 1) -> bytes:
@@ -285,7 +284,8 @@ def _stream_of(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
         path = Path(source)
         _check_file(path)
         return path
-    raise ImageError(_unsupported_source(source))
+    kind = type(source).__name__
+    raise ImageError(f"cannot open an image from {kind}: give a path, encoded bytes, a Pillow image or a numpy array")
 
 
 def _decode_by_pillow(
@@ -326,8 +326,9 @@ def _to_rgb(image: Image.Image, name: str | None) -> Image.Image:
     meaning = deep_meaning(image)
     image = upright(image, orientation(image))
     if meaning is not None:
-        rows, shape = rows_of(image, meaning.dtype), (image.height, image.width)
-        image = Image.fromarray(stretched(rows, shape, meaning.samples, name))  # this frees the image of more bits
+        samples, dtype = meaning
+        rows, shape = rows_of(image, dtype), (image.height, image.width)
+        image = Image.fromarray(stretched(rows, shape, samples, name))  # this frees the image of more bits
     elif name is not None:
         say_transparency(image, name)
     if image.mode == "P" and "transparency" in image.info:
@@ -368,8 +369,3 @@ def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
 
 def _describe(source: object) -> str:
     return str(source) if isinstance(source, (str, os.PathLike)) else "the image"
-
-
-def _unsupported_source(source: object) -> str:
-    kind = type(source).__name__
-    return f"cannot open an image from {kind}: give a path, encoded bytes, a Pillow image or a numpy array"

@@ -93,7 +93,7 @@ class TrackFolder:
                     self._records[record.frame] = (*self._records.get(record.frame, ()), record)
                 self._check_largest([record.object_id for records in self._records.values() for record in records])
             for form in self.formats:
-                if form.image_file is not None:
+                if form.write_image is not None:
                     (self.folder / form.file).mkdir(exist_ok=True)
             yield
 
@@ -216,9 +216,9 @@ class TrackFolder:
 
     def _image_files(self, frame: int) -> list[tuple[TrackFormat, Path]]:
         return [
-            (form, self.folder / form.file / form.image_file(frame, self._stems))
+            (form, self.folder / form.file / mask_file(frame, self._stems))
             for form in self.formats
-            if form.image_file is not None
+            if form.write_image is not None
         ]
 
     def _prepare(self, overwrite: bool, resume: bool) -> bool:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .._common import strict_json
-from .._common.extras import missing
 from .._common.files import atomic_path, atomic_write
 from ..errors import InputError
 from ..families.base import Size
 from ..inputs.names import name_of
+from ..inputs.video.files import import_av
 from ..masks.boxes import corner_and_size
 from ..masks.drawing import PALETTE, overlay
 from ..masks.label_map import label_map_png, size_of_masks
@@ -53,7 +53,7 @@ def encoder_name() -> str:
     Raises:
         MissingDependencyError: PyAV is not installed.
     """
-    av = _av()
+    av = import_av()
     for name in _CODECS:
         try:
             av.codec.Codec(name, "w")
@@ -84,7 +84,7 @@ def write_mp4(
         InputError: the images differ in size, or there are none.
         OSError: the file cannot be written.
     """
-    av, stream, size = _av(), None, (0, 0)
+    av, stream, size = import_av(), None, (0, 0)
     with atomic_path(path) as temporary, av.open(str(temporary), "w") as container:
         for number, image in enumerate(images):
             if stream is None:
@@ -123,14 +123,6 @@ def has_av() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _av() -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise missing("video files need", "video", error) from error
-    return av
 
 
 def _video_stream(container: Any, size: tuple[int, int], rate: Fraction, encoder: str) -> Any:
@@ -189,9 +181,8 @@ class TrackFormat:
         name: the name by which callers request it.
         file: the file or folder, in the folder of the results.
         meaning: one line for users.
-        image_file: returns the name of the file of one image, from its number and, optionally, the stems of all images
-            (see mask_stems()); None if the format has one file for the whole video.
-        write_image: encodes the masks of one image while the video is tracked.
+        write_image: encodes the masks of one image while the video is tracked; None if the format has one file for the
+            whole video.
         write_video: writes the file of the whole video at the end.
         largest_id: the highest object id that the format can hold, or None.
         needs_images: whether the images are read again for the file of the whole video.
@@ -201,7 +192,6 @@ class TrackFormat:
     name: str
     file: str
     meaning: str
-    image_file: Callable[..., str] | None = None
     write_image: Callable[[Mapping[int, VideoSegment]], bytes] | None = None
     write_video: Callable[[Path, TrackedVideo], None] | None = None
     largest_id: int | None = None
@@ -222,7 +212,7 @@ def mask_stems(names: Sequence[str] | None) -> list[str] | None:
     return stems if stems and len({stem.casefold() for stem in stems}) == len(stems) else None
 
 
-def mask_file(frame: int, stems: Sequence[str] | None = None) -> str:
+def mask_file(frame: int, stems: Sequence[str] | None) -> str:
     """Return the name of the PNG of an image."""
     return f"{stems[frame]}.png" if stems else f"{frame:05d}.png"
 
@@ -327,7 +317,6 @@ _ROWS = (
         "png",
         "masks",
         "one PNG for each image with the palette of DAVIS: a pixel holds the id of its object",
-        image_file=mask_file,
         write_image=_png,
         largest_id=MAX_OBJECT_ID,
         needs_logits=True,

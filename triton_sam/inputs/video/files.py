@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from ..._common.extras import missing
-from ...errors import MissingDependencyError, VideoError
+from ...errors import VideoError
 from ...families.base import Size
 from .base import FrameSource, encode_pixels
 
@@ -123,7 +123,7 @@ class VideoFrames(FrameSource):
                     self._keep(found, frame, index)
                 if found >= index:
                     break
-        except _av().error.FFmpegError as error:
+        except import_av().error.FFmpegError as error:
             self.close()
             if self._ahead:  # the error may belong to a later frame
                 self._ahead = False
@@ -227,7 +227,7 @@ class VideoFrames(FrameSource):
                     if packet.is_keyframe:
                         starts.append(packet.pts)
                     is_partial = packet.is_corrupt
-            except _av().error.FFmpegError as error:
+            except import_av().error.FFmpegError as error:
                 if not times:
                     raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
             may_be_wrong = stream.codec_context.has_b_frames and _are_ascending(times)
@@ -255,7 +255,7 @@ class VideoFrames(FrameSource):
             try:
                 first = itertools.islice(container.decode(stream), count)
                 return [frame.pts for frame in first if frame.pts is not None]
-            except _av().error.FFmpegError:
+            except import_av().error.FFmpegError:
                 return []  # reading the damaged frame raises the error
 
     def _check_count(self, count: int) -> None:
@@ -270,7 +270,7 @@ class VideoFrames(FrameSource):
                 for count, _ in enumerate(self._frames(container, stream), 1):
                     self._check_count(count)
                 return count
-            except _av().error.FFmpegError as error:
+            except import_av().error.FFmpegError as error:
                 raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
 
 
@@ -301,7 +301,7 @@ def _display_matrix(frame: VideoFrame) -> tuple[tuple[int, int], tuple[int, int]
 
 def open_container(source: Any, name: str, **options: Any) -> InputContainer:
     """Open a file, URL or device by PyAV."""
-    av = _av()
+    av = import_av()
     try:
         container: InputContainer = av.open(source, "r", **options)
     except (av.error.FFmpegError, OSError, ValueError) as error:
@@ -335,7 +335,7 @@ def _frame_counts(container: InputContainer, streams: Sequence[VideoStream]) -> 
         best = container.streams.best("video")
         return {each: float(each == best) for each in streams}
     counts: dict[Any, float] = dict.fromkeys(streams, 0)
-    with contextlib.suppress(_av().error.FFmpegError):  # a damaged file is counted up to the damage
+    with contextlib.suppress(import_av().error.FFmpegError):  # a damaged file is counted up to the damage
         for packet in container.demux(list(streams)):
             counts[packet.stream] += packet.size > 0
     container.seek(0)
@@ -359,17 +359,14 @@ def _chain(first: tuple[int, VideoFrame], frames: Iterator[tuple[int, VideoFrame
     yield from frames
 
 
-def _av() -> Any:
+def import_av() -> Any:
+    """Return the package PyAV, or raise an error that names its extra."""
     try:
         import av
         import av.error
     except ImportError as error:
-        raise missing_pyav(error) from error
+        raise missing("video files and cameras need", "video", error) from error
     return av
-
-
-def missing_pyav(error: ImportError) -> MissingDependencyError:
-    return missing("video files and cameras need", "video", error)
 
 
 def _reason(error: Exception) -> str:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common import strict_json
-from ..errors import InferenceError, NoImageError, PromptError
+from ..errors import InferenceError, InputError, NoImageError, PromptError
 from ..families.tables import MAX_PROMPT_POINTS, MAX_PROMPTS
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray, Prompts, check_prompts
-from ..masks.cleanup import Cleanup, check_cleanup
+from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.base import Tensors
 from ..wire import contract
@@ -179,8 +179,8 @@ def make_click(
         raise NoImageError("there is no image yet: call set_image() first")
     if image is not None:
         pair.check_origin(image)
-    if cleanup is not None:
-        check_cleanup(cleanup)
+    if cleanup is not None and not isinstance(cleanup, Cleanup):
+        raise InputError(f"cleanup must be a Cleanup, for example Cleanup(keep_clicked=True), not {cleanup!r:.60}")
     if mask_input is not None and not pair.family.takes_mask:
         raise PromptError(f"{pair.family.name} does not accept mask_input: give points or a box")
     if not isinstance(multimask_output, (bool, np.bool_, int)):

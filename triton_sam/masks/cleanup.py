@@ -263,16 +263,6 @@ class Cleanup:
         return logits
 
 
-def check_cleanup(cleanup: Any) -> None:
-    """Check an argument ``cleanup``, a Cleanup or None.
-
-    Raises:
-        InputError: it is neither.
-    """
-    if cleanup is not None and not isinstance(cleanup, Cleanup):
-        raise InputError(f"cleanup must be a Cleanup, for example Cleanup(keep_clicked=True), not {cleanup!r:.60}")
-
-
 def remove_small_regions(mask: BoolArray, area: float) -> BoolArray:
     """Fill holes and then drop parts of fewer than ``area`` pixels.
 

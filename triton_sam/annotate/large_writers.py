@@ -15,6 +15,7 @@ from .._common import strict_json
 from .._common.extras import missing
 from .._common.files import atomic_path
 from ..inputs.header import say_once
+from ..masks.boxes import corner_and_size
 from ..masks.polygons import Trace
 from ..masks.rings import FloatPoints
 from ..tiles.joining import crs_member, to_feature
@@ -85,12 +86,11 @@ def write_coco_polygons(folder: Path, results: Results, categories: Categories, 
 
 def _objects(result: LargeResult, trace: Trace) -> Iterator[dict[str, Any]]:
     for each, category in zip(result.objects, result.categories, strict=True):
-        x1, y1, x2, y2 = each.box or (0, 0, 0, 0)
         yield {
             "category_id": category,
             "score": round(each.score, 5),
             "area": round(each.area, 2),
-            "bbox": [round(value, 2) for value in (x1, y1, x2 - x1, y2 - y1)],
+            "bbox": [round(value, 2) for value in corner_and_size(each.box)],
             "segmentation": [polygon.exterior.ravel().tolist() for polygon in each.polygons(trace=trace)],
         }
 

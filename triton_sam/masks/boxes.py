@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from ..errors import InputError
 from .rle import BoolArray, foreground
 
 Box = tuple[int, int, int, int]
+Number = TypeVar("Number", int, float)
 _Window = tuple[slice, slice]
 
 
@@ -29,7 +31,7 @@ def mask_to_box(mask: npt.ArrayLike) -> Box | None:
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
-def corner_and_size(box: Box | None) -> list[int]:
+def corner_and_size(box: tuple[Number, Number, Number, Number] | None) -> list[Number]:
     """Convert a box (x1, y1, x2, y2) to COCO's x, y, width, height; zeros for the box of an empty mask."""
     x1, y1, x2, y2 = box or (0, 0, 0, 0)
     return [x1, y1, x2 - x1, y2 - y1]

@@ -14,11 +14,12 @@ from pydantic import BaseModel
 
 from .._common import strict_json
 from ..families.base import Family, FloatArray, Size
+from ..masks.boxes import corner_and_size
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Format, Segment
 from ..wire.contract import MAX_POINTS
 from .problems import Problem
-from .schemas import BINARY, FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, SegmentRequest, coco_box
+from .schemas import BINARY, FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, SegmentRequest
 
 JSON = "application/json"
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
@@ -116,7 +117,7 @@ def _mask(segment: Segment, form: Format, request: SegmentRequest) -> Mask:
         candidate=segment.candidate,
         score=segment.score,
         area=segment.area,
-        bbox=segment.box and coco_box(segment.box),
+        bbox=segment.box and corner_and_size(segment.box),
         **{form.name: form.to_json(segment, request.tolerance)},
     )
     if request.logits and segment.logits is not None:

@@ -14,6 +14,7 @@ from ..concepts.instances import Instance
 from ..concepts.query import MASK_THRESHOLD, MAX_EXAMPLES, MAX_TEXTS, THRESHOLD, Query, check_query
 from ..families import FAMILIES, get_family
 from ..families.base import Size
+from ..masks.boxes import corner_and_size
 from ..masks.segment import TOLERANCE, feature_collection
 from .answers import JSON, MAX_MASK_PIXELS, to_json, with_list
 from .cancellation import CancellableRequests
@@ -34,7 +35,6 @@ from .schemas import (
     Share,
     Strict,
     Tolerance,
-    coco_box,
     examples,
     problem_responses,
     with_mask,
@@ -207,7 +207,7 @@ def _written(instance: Instance, form: str, tolerance: float) -> list[bytes]:
         score=round(instance.score, 5),
         box=[round(value, 2) for value in instance.found_box],
         area=instance.area,
-        bbox=instance.box and coco_box(instance.box),
+        bbox=instance.box and corner_and_size(instance.box),
     ).model_dump()
     if form == GEOJSON:
         features = feature_collection([instance], tolerance)["features"]

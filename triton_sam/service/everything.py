@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from ..everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, Parameters, parameters_of
 from ..everything.search import FoundMask, SearchProgress
+from ..masks.boxes import corner_and_size
 from ..masks.cleanup import MAX_THRESHOLD, Cleanup
 from ..masks.segment import TOLERANCE
 from . import events, problems
@@ -37,7 +38,6 @@ from .schemas import (
     SingleFormat,
     Strict,
     Tolerance,
-    coco_box,
     examples,
     problem_responses,
     with_mask,
@@ -211,9 +211,9 @@ class Search:
                 score=round(each.score, 5),
                 stability_score=round(each.stability_score, 5),
                 area=each.area,
-                bbox=coco_box(each.box or (0, 0, 0, 0)),
+                bbox=corner_and_size(each.box),
                 point=[round(value, 2) for value in each.point],
-                crop_box=coco_box(each.crop_box),
+                crop_box=corner_and_size(each.crop_box),
             )
             return to_json({**bare.model_dump(), form: SINGLE_FORMATS[form].to_json(each, tolerance)})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from fastapi import Path, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 else:
     Format = Literal[tuple(FORMATS)]
     SingleFormat = Literal[tuple(SINGLE_FORMATS)]
-
-Number = TypeVar("Number", int, float)
 
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
 
@@ -244,11 +242,6 @@ def with_mask(name: str, bare: type[BaseModel], doc: str) -> Any:
         for form in SINGLE_FORMATS.values()
     }
     return create_model(name, __base__=bare, __doc__=doc, **fields)
-
-
-def coco_box(box: Sequence[Number]) -> list[Number]:
-    """Return x1, y1, x2, y2 as x, y, width, height."""
-    return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
 
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from ...errors import ConfigurationError
 from ...families import model_name
 from ...families.tables import ENCODER
 from ...inputs.images import image_bytes
+from ...masks.boxes import corner_and_size
 from ...masks.segment import FORMATS, TOLERANCE, Segment
 from ...tiles import LargeImage, LargeObject
 from ...tiles.parts import SIDE, is_cut, length_for, part_around
@@ -28,7 +29,7 @@ from ...tiles.stored import StoredTiles, default_path
 from ..answers import coordinates
 from ..engine import Engine, Pair
 from ..problems import Problem
-from ..schemas import ImageAnswer, ModelName, Prompt, Score, coco_box, examples
+from ..schemas import ImageAnswer, ModelName, Prompt, Score, examples
 from ..store import Origin, StoredImage
 from .folder import LargeFolder
 
@@ -226,7 +227,7 @@ def _mask(segment: Segment, window: Window, image: LargeImage, request: LargeSeg
         candidate=segment.candidate,
         score=segment.score,
         area=placed.area,
-        bbox=placed.box and coco_box(placed.box),
+        bbox=placed.box and corner_and_size(placed.box),
         is_cut=cut,
         region=list(window.region),
         polygons=polygons,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from ...masks.boxes import corner_and_size
 from ...masks.segment import TOLERANCE, Segment
 from ...tracks.formats import TRACK_FORMATS
 from ...tracks.records import MaskRecord
@@ -24,7 +25,6 @@ from ..schemas import (
     SingleFormat,
     Strict,
     Tolerance,
-    coco_box,
     examples,
     with_mask,
 )
@@ -169,7 +169,7 @@ def _mask(record: MaskRecord, form: str, tolerance: float) -> VideoMask:
         score=record.score,
         object_score=record.object_score,
         area=record.area,
-        bbox=record.box and coco_box(record.box),
+        bbox=record.box and corner_and_size(record.box),
         **{form: SINGLE_FORMATS[form].to_json(segment_of(record), tolerance)},
     )
 

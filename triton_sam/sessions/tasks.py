@@ -23,15 +23,10 @@ MAX_WAITING = 8
 
 
 class TaskCancelledError(Exception):
-    """The answer to a request is no longer needed.
+    """The answer to a request is no longer needed."""
 
-    Args:
-        reply: the reply with the counts of the work that was done.
-    """
-
-    def __init__(self, reply: Reply | None = None) -> None:
-        super().__init__()
-        self.reply = reply
+    reply: Reply | None = None
+    """The reply with the counts of the work that was done."""
 
 
 class Reports:

@@ -33,10 +33,10 @@ def annotate_with_ray(
     shards: Sequence[Shard],
     job: Job,
     *,
-    actors: int = DEFAULT_ACTORS,
-    threads: int = 2,
-    address: str | None = None,
-    done: Callable[[ImageRecord], None] = lambda _: None,
+    actors: int,
+    threads: int,
+    address: str | None,
+    done: Callable[[ImageRecord], None],
 ) -> None:
     """Annotate the images of shards that are missing in the folder.
 

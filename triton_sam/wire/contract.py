@@ -51,8 +51,6 @@ ENCODED_IMAGE = "encoded_image"
 
 LOGITS = "logits"
 """The default output format: the logits of the decoder, unchanged. All other formats are encoded masks."""
-OutputFormat = str
-"""One of the names that output_formats() returns."""
 
 MAX_POINTS = 1024
 """Maximum number of points in one request, over all objects and with padding. A box counts as two points."""
@@ -204,7 +202,7 @@ def embedding_bytes(family: Family) -> int:
     return sum(4 * math.prod(side for side in spec.shape if isinstance(side, int)) for spec in family.encoder.outputs)
 
 
-def output_formats() -> tuple[OutputFormat, ...]:
+def output_formats() -> tuple[str, ...]:
     """Return the valid values of ``output_format``. The first is the default."""
     return LOGITS, *formats_of("session model")
 

@@ -123,9 +123,9 @@ def find_in_video(
 def chosen_frames(
     num_frames: int | None,
     every: int | None,
-    start: int = 0,
-    stop: int | None = None,
-    step: int = 1,
+    start: int,
+    stop: int | None,
+    step: int,
     names: tuple[str, str, str] = ("every", "step", "start or stop"),
 ) -> range:
     """Return the frames to search; see find_in_video().

@@ -23,7 +23,7 @@ _DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
 """FFmpeg's input format for cameras, and its camera names, by the start of ``sys.platform``."""
 
 
-def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT_WINDOW) -> StreamFrames:
+def camera_frames(number: int, quality: int | None, window: int) -> StreamFrames:
     if number < 0:
         raise VideoError(f"there is no camera {number}: the first camera has the number 0")
     if sys.platform not in _DEVICES:
@@ -32,9 +32,7 @@ def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT
     return live_frames(device.format(number), f"camera {number}", quality, window, format=form)
 
 
-def live_frames(
-    source: Any, name: str, quality: int | None = None, window: int = DEFAULT_WINDOW, **options: Any
-) -> StreamFrames:
+def live_frames(source: Any, name: str, quality: int | None, window: int, **options: Any) -> StreamFrames:
     """Return the frames of a URL, a device, or a file object opened for reading."""
     container = open_container(source, name, **options)
     with contextlib.ExitStack() as opened:

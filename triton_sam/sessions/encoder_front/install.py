@@ -25,7 +25,7 @@ QUEUE = (
 )
 
 
-def write_front(repository: Path, alias: Alias, family: str, pixels: Pixels = "auto") -> None:
+def write_front(repository: Path, alias: Alias, family: str, pixels: str = "auto") -> None:
     """Write a front end, and replace an alias of the same name, or an encoder of this name that has no weights."""
     text = front_config(read_config(repository / alias.target), alias, family, check_pixels(pixels))
     install_alias(repository, alias, text, {"model.py": MODEL_TEXT})
@@ -95,7 +95,7 @@ def _rewrite(repository: Path, model: RepositoryModel) -> None:
         family = parameters[FAMILY_KEY].lower()
         names = zip(get_family(family).encoder.output_names, model.config.output, strict=True)
         outputs = {ours: tensor.name for ours, tensor in names}
-        write_front(repository, Alias(model.name, model.alias_of, outputs), family, check_pixels(parameters[PIXELS]))
+        write_front(repository, Alias(model.name, model.alias_of, outputs), family, parameters[PIXELS])
         return
     outputs = {
         ours: theirs for step in model.config.ensemble_scheduling.step for ours, theirs in step.output_map.items()

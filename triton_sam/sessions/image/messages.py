@@ -21,7 +21,6 @@ from ...inputs.prompts import Prompts, check_prompts
 from ...masks.cleanup import Cleanup
 from ...masks.segment import Segment, find_format
 from ...wire import contract
-from ...wire.contract import OutputFormat
 from ...wire.pair import ModelPair, Prediction
 from ..images import HeldImage
 from ..messages import OUTPUT_FORMATS, Tensors, check_points, json_tensor, read_bytes, read_format, read_object
@@ -56,7 +55,7 @@ class SessionRequest:
     box: Any = None
     mask_input: Any = None
     multimask_output: bool = False
-    output_format: OutputFormat = contract.LOGITS
+    output_format: str = contract.LOGITS
     cleanup: Cleanup | None = None
     as_json: bool = False
     with_rle: bool = False

@@ -203,7 +203,9 @@ def download_checkpoint(family: Family, directory: Path, hub: Hub) -> Path:
     info = hub.ask(wanted, lambda: api.model_info(wanted, files_metadata=True))
     files = [file for file in info.siblings or () if "/" not in file.rfilename]
     if not any(file.rfilename.endswith(".safetensors") for file in files):
-        raise DownloadError(f"{wanted} has no *.safetensors file: is {hub.url} a Hugging Face hub?")
+        raise DownloadError(
+            f"{wanted} has no *.safetensors file: is {without_credentials(hub.url)} a Hugging Face hub?"
+        )
     for file in sorted(
         files, key=lambda file: file.lfs is None
     ):  # large files first, because the hub refuses them without access

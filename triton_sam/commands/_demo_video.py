@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from .._common import strict_json
-from ..errors import ModelNotReadyError, SamError
+from ..errors import ModelNotReadyError
 from ..families import get_family
 from ..families.tracking import MEMORY_ATTENTION
 from ..masks.segment import VideoSegment
-from ..repository.folder import version_folders
-from ..repository.onnx_header import read_metadata
+from ..repository.folder import read_model
 from ..tracks.formats import draw_records, has_av, write_gif, write_mp4
 from ..tracks.records import MaskRecord
 from ..wire.video import video_model
@@ -49,7 +48,10 @@ def run(args: argparse.Namespace, out: Path) -> int:
     def keep(frame: int, masks: Mapping[int, VideoSegment]) -> None:
         records[frame] = [MaskRecord.of(frame, object_id, found) for object_id, found in masks.items()]
 
-    with _found_or_local(args) as url, _video.make_client(url, None, 120.0, _options.access(args)) as client:
+    with (
+        _found_or_local(args) as (url, is_untrained),
+        _video.make_client(url, None, 120.0, _options.access(args)) as client,
+    ):
         start = time.perf_counter()
         results = measure_video(lambda images: _video.opened(client, images), known, VideoSettings("click"), keep)
         seconds = time.perf_counter() - start
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace, out: Path) -> int:
         return 0
     print(video_table([report]))
     print(f"{len(records)} frames with {len(results)} objects in {seconds:.1f} s\nwrote {path}")
-    if not args.quiet and _memory_is_untrained(_options.repository(args)):
+    if not args.quiet and is_untrained:
         print(
             "The memory of this model is untrained, so its masks do not follow the objects. The official weights do: "
             "triton-sam setup sam2 --video"
@@ -81,42 +83,17 @@ def _write_overlay(clip: Clip, records: Mapping[int, list[MaskRecord]], out: Pat
 
 
 @contextlib.contextmanager
-def _found_or_local(args: argparse.Namespace) -> Iterator[str | None]:
-    """Yield the URL of the given server, a running server with a video model, or a new local server."""
-    if args.url is not None or (not args.model_repository and _runs(args)):
-        yield args.url
+def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+    """Yield (URL, whether its memory is known to be untrained) of a given, running or new local server."""
+    url = _server.running_url(args, lambda: _video.make_client(None, None, 5.0, _options.access(args)))
+    if url is not None:
+        yield url, False
         return
-    repository = _options.repository(args)
-    model = video_model(get_family("sam2"))
-    if _weights(repository) is None:
-        raise ModelNotReadyError(f"{repository} has no weights for {model}: {_video.HOW_TO_GET_MODELS}")
-    with _server.local_server(args, repository, [model]) as server:
-        yield server.http_url
-
-
-def _runs(args: argparse.Namespace) -> bool:
-    """Return whether a server with a video model runs at the default URL."""
-    with _video.make_client(None, None, 5.0, _options.access(args)) as client, contextlib.suppress(SamError):
-        return bool(client.is_ready())
-    return False
-
-
-def _weights(repository: Path) -> Path | None:
-    """Return the newest version of the memory attention's file, which Triton serves; None if there is none."""
-    folder = repository / get_family("sam2").model_name(MEMORY_ATTENTION)
-    if not folder.is_dir():
-        return None
-    files = [version / "model.onnx" for version in version_folders(folder)]
-    return next((path for path in reversed(files) if path.is_file()), None)
-
-
-def _memory_is_untrained(repository: Path) -> bool:
-    """Return whether the metadata of the weights marks their memory as untrained."""
-    path = _weights(repository)
-    if path is None:
-        return False
-    try:
-        values = read_metadata(path).values()
-    except (ValueError, OSError):
-        return False
-    return any(word in value for value in values for word in _UNTRAINED)
+    repository, family = _options.repository(args), get_family("sam2")
+    memory = repository / family.model_name(MEMORY_ATTENTION)
+    model = read_model(memory)
+    if not (memory.is_dir() and model.has_weights):
+        raise ModelNotReadyError(f"{repository} has no weights for {video_model(family)}: {_video.HOW_TO_GET_MODELS}")
+    is_untrained = any(word in value for value in model.metadata.values() for word in _UNTRAINED)
+    with _server.local_server(args, repository, [video_model(family)]) as server:
+        yield server.http_url, is_untrained

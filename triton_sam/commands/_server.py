@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS
+from ..transport.url import parse_url
 from . import _options
 
 if TYPE_CHECKING:
@@ -39,6 +40,16 @@ def say_if_demo_model(args: argparse.Namespace, client: SAM2TritonClient) -> Non
     with contextlib.suppress(SamError):  # the masks are valid even if the server does not list its models
         if (args.name or args.model) in client.models().demo:
             _options.say(args, f"the masks come from the weights of the demo model; {FETCH_OFFICIAL_WEIGHTS}")
+
+
+def running_url(args: argparse.Namespace, make_client: Callable[[], Any]) -> str | None:
+    """Return the URL of the given server, or of a ready one at the default URL; None if a local one must start."""
+    if args.url is None and not args.model_repository:
+        with make_client() as client, contextlib.suppress(SamError):
+            if client.is_ready():
+                return str(parse_url(None))
+    url: str | None = args.url
+    return url
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from PIL import Image
 from .._common import strict_json
 from .._common.bundle import bundled, checkout
 from ..client.sync import SAM2TritonClient
-from ..errors import ConfigurationError, SamError
+from ..errors import ConfigurationError
 from ..inputs.images import encoder_input, open_image
 from ..masks.boxes import intersection_over_union
 from ..masks.drawing import overlay
@@ -124,27 +124,16 @@ def _segment_image(client: SAM2TritonClient, folder: Path, entry: dict[str, Any]
 
 
 @contextlib.contextmanager
-def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
+def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Yield (URL, message about the server) of the given server, a running server, or a new local server."""
-    if args.url is not None:
-        yield args.url, f"using the server at {args.url}"
-        return
-    running = None if args.model_repository else _running_server(args)
-    if running is not None:
-        yield running, f"using the server that runs at {running}"
+    url = _server.running_url(args, lambda: SAM2TritonClient(timeout=5, retries=0, **_options.access(args)))
+    if url is not None:
+        yield url, f"using the server {'that runs ' if args.url is None else ''}at {url}"
         return
     start = time.perf_counter()
     repository = _options.repository(args)
     with _server.local_server(args, repository, ["sam2"]) as server:
         yield server.http_url, f"Triton ready at {server.http_url} after {time.perf_counter() - start:.1f} s"
-
-
-def _running_server(args: argparse.Namespace) -> str | None:
-    """Return the URL of a running server with the models of the demo; None if no such server runs."""
-    with SAM2TritonClient(timeout=5, retries=0, **_options.access(args)) as client, contextlib.suppress(SamError):
-        if client.is_ready():
-            return client.url
-    return None
 
 
 def _default_output() -> Path:

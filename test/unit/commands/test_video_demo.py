@@ -16,7 +16,7 @@ pytest.importorskip("scipy")
 
 from support.commands import call
 
-from triton_sam.commands import _demo_video, _video
+from triton_sam.commands import _demo_video, _server, _video
 from triton_sam.masks.segment import VideoSegment
 from triton_sam.scenes import clip as clips
 
@@ -43,7 +43,7 @@ class OracleVideo:
 
 class Client:
     def __init__(self) -> None:
-        self.shift, self.breaks_at, self.ready = 0, None, True
+        self.shift, self.breaks_at, self.ready, self.http_url = 0, None, True, ""
         self.opened: list[OracleVideo] = []
 
     def is_ready(self) -> bool:
@@ -90,7 +90,12 @@ def test_demo_without_pyav_writes_a_gif(client, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("metadata", "says"), [("random seed 3", True), ("sam2.1_hiera_tiny", False)])
-def test_demo_says_that_the_memory_is_untrained(client, tmp_path, capsys, monkeypatch, metadata, says):
+@pytest.mark.parametrize("runs", [False, True])
+def test_demo_says_that_the_memory_of_its_own_server_is_untrained(
+    client, tmp_path, capsys, monkeypatch, metadata, says, runs
+):
+    client.ready = runs
+    monkeypatch.setattr(_server, "local_server", lambda *_: contextlib.nullcontext(client))
     onnx = pytest.importorskip("onnx")
     model = onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], []))
     onnx.helper.set_model_props(model, {"triton_sam.checkpoint": metadata})
@@ -100,7 +105,7 @@ def test_demo_says_that_the_memory_is_untrained(client, tmp_path, capsys, monkey
     monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(tmp_path / "models"))
     assert call(f"demo --video --out {tmp_path}/out") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "untrained" in line]
-    assert len(lines) == says
+    assert len(lines) == (says and not runs)
     assert all("triton-sam setup sam2 --video" in line for line in lines)
 
 

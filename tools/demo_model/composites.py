@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.demo_model.examples import spread
 from tools.demo_model.materials import Materials, Pixels
 from triton_sam.errors import ConfigurationError
 from triton_sam.scenes import shapes, textures
@@ -65,7 +66,7 @@ def generate_composite(materials: Materials, seed: int, size: int = 512, difficu
 
 def held_out_composite(materials: Materials, number: int, size: int = 512) -> Scene:
     """Draw a held-out composite; `materials` should be the held-out ones. Difficulties are spread evenly over 0..1."""
-    return generate_composite(materials, HELD_OUT_SEED + number, size, number * 0.6180339887 % 1)
+    return generate_composite(materials, HELD_OUT_SEED + number, size, spread(number))
 
 
 def _objects(canvas: Canvas, materials: Materials) -> None:
@@ -257,8 +258,8 @@ def _recolour(rng: np.random.Generator, pixels: textures.Image) -> textures.Imag
     grey = pixels.mean(2, keepdims=True)
     pixels = grey + (pixels - grey) * rng.uniform(0.2, 1.1)
     low, high = sorted(rng.uniform(0, 1, 2)) if strong else (rng.uniform(0, 0.15), rng.uniform(0.75, 1.0))
-    spread = max(high - low, 0.35)
-    return np.asarray(min(low, 1 - spread) + spread * pixels, np.float32)
+    contrast = max(high - low, 0.35)
+    return np.asarray(min(low, 1 - contrast) + contrast * pixels, np.float32)
 
 
 def _light(rng: np.random.Generator, pixels: textures.Image) -> textures.Image:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -28,72 +26,41 @@ def spread(seed: int) -> float:
     return seed * 0.6180339887 % 1  # multiples of the golden ratio
 
 
-@dataclass(frozen=True)
-class Example:
-    """A square training example: a scene, optionally augmented.
-
-    Attributes:
-        image: uint8 (S, S, 3), RGB.
-        labels: uint8 (S, S), the number of the object at each pixel, or 0 for the background.
-        parts: uint8 (S, S), the number of the part at each pixel, or 0.
-        complete: False if the background, a photograph, may show unnumbered objects.
-    """
-
-    image: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
-    parts: NDArray[np.uint8]
-    complete: bool = True
-
-
-def example_from_scene(scene: Scene, complete: bool = True) -> Example:
-    """Return a scene as an example without augmentation; `complete`: see Example."""
-    return Example(scene.image, scene.labels, scene.parts, complete)
-
-
-def augment(
-    rng: np.random.Generator, example: Example, size: int, min_crop: float, whole_share: float = 0.4
-) -> Example:
-    """Crop, resize, rotate, flip and recolour an example at random.
+def augment(rng: np.random.Generator, scene: Scene, size: int, min_crop: float, whole_share: float = 0.4) -> Scene:
+    """Crop, resize, rotate, flip and recolour a square scene at random.
 
     Args:
-        min_crop: minimum side of a crop, as a share of the example's side. The logarithm of the share is uniformly
+        min_crop: minimum side of a crop, as a share of the scene's side. The logarithm of the share is uniformly
             distributed, so that all scales are equally frequent.
-        whole_share: probability that the example is not cropped, 0..1.
+        whole_share: probability that the scene is not cropped, 0..1.
     """
-    side = example.image.shape[0]
+    side = scene.image.shape[0]
     crop = side if rng.random() < whole_share else int(side * min_crop ** rng.random())
     top, left = (int(n) for n in rng.integers(0, side - crop + 1, 2))
     window = (slice(top, top + crop), slice(left, left + crop))
-    cut = resize_example(
-        Example(example.image[window], example.labels[window], example.parts[window], example.complete), size
-    )
+    cut = resize_scene(Scene(scene.image[window], scene.labels[window], scene.parts[window]), size)
     turns, flip = int(rng.integers(4)), rng.random() < 0.5
     image, labels, parts = (np.rot90(array, turns) for array in (cut.image, cut.labels, cut.parts))
     if flip:
         image, labels, parts = image[:, ::-1], labels[:, ::-1], parts[:, ::-1]
-    return Example(
-        recolour(rng, np.asarray(image, np.uint8)),
-        np.ascontiguousarray(labels),
-        np.ascontiguousarray(parts),
-        example.complete,
-    )
+    return Scene(recolour(rng, np.asarray(image, np.uint8)), np.ascontiguousarray(labels), np.ascontiguousarray(parts))
 
 
-def resize_example(example: Example, size: int) -> Example:
-    """Resize an example to another side in pixels.
+def resize_scene(scene: Scene, size: int) -> Scene:
+    """Resize a square scene to another side in pixels.
 
     The label maps use INTER_NEAREST_EXACT, since INTER_NEAREST would shift them by up to half a pixel.
     """
-    smooth = cv2.INTER_AREA if example.image.shape[0] > size else cv2.INTER_LINEAR
+    smooth = cv2.INTER_AREA if scene.image.shape[0] > size else cv2.INTER_LINEAR
     image, labels, parts = (
         np.asarray(cv2.resize(array, (size, size), interpolation=how), np.uint8)
         for array, how in (
-            (example.image, smooth),
-            (example.labels, cv2.INTER_NEAREST_EXACT),
-            (example.parts, cv2.INTER_NEAREST_EXACT),
+            (scene.image, smooth),
+            (scene.labels, cv2.INTER_NEAREST_EXACT),
+            (scene.parts, cv2.INTER_NEAREST_EXACT),
         )
     )
-    return Example(image, labels, parts, example.complete)
+    return Scene(image, labels, parts)
 
 
 def recolour(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tools.demo_model.composites import generate_composite
-from tools.demo_model.examples import Example, augment, example_from_scene, resize_example, spread, training_seed
+from tools.demo_model.examples import augment, resize_scene, spread, training_seed
 from tools.demo_model.materials import Materials
 from tools.demo_model.network import SIDE, Teacher
 from triton_sam.errors import ConfigurationError
+from triton_sam.scenes.canvas import Scene
 from triton_sam.scenes.scenes import generate_scene
 
 _CHUNK = 12  # examples of a task
@@ -199,22 +200,20 @@ def _materials(folder: Path) -> Materials:
 
 
 @lru_cache(1)  # the views of a scene are consecutive
-def _composite(folder: Path, number: int) -> Example:
+def _composite(folder: Path, number: int) -> Scene:
     seed = training_seed(_FIRST_SEED + number)
-    scene = generate_composite(_materials(folder), seed, _SCENE_SIDE, spread(seed))
-    return example_from_scene(scene, complete=False)
+    return generate_composite(_materials(folder), seed, _SCENE_SIDE, spread(seed))
 
 
 @lru_cache(1)
-def _drawn(number: int) -> Example:
+def _drawn(number: int) -> Scene:
     seed = training_seed(_FIRST_SEED + number)
-    scene = generate_scene(seed, _SCENE_SIDE, spread(seed))
-    return example_from_scene(scene)
+    return generate_scene(seed, _SCENE_SIDE, spread(seed))
 
 
-def _view(number: int, example: Example) -> Arrays:
-    """Return the arrays of a view of an example: the whole, or a part."""
+def _view(number: int, scene: Scene) -> Arrays:
+    """Return the arrays of a view of a scene: the whole, or a part."""
     rng = np.random.default_rng([_FIRST_SEED, number])
-    view = augment(rng, example, SIDE, _MIN_CROP, whole_share=float(number % _VIEWS == 0))
-    small = resize_example(view, LABEL_SIDE)
+    view = augment(rng, scene, SIDE, _MIN_CROP, whole_share=float(number % _VIEWS == 0))
+    small = resize_scene(view, LABEL_SIDE)
     return {"image": view.image, "labels": small.labels, "parts": small.parts}

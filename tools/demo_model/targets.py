@@ -315,7 +315,7 @@ def _weights(maps: Tensor) -> Tensor:
 
 
 def target_loss(answer: network.Prediction, targets: Targets, ambiguous: Tensor, first: bool) -> tuple[Tensor, Tensor]:
-    """Return losses.prompt_loss() of one decoder call, with the target of each mask.
+    """Return prompt_loss() of one decoder call, with the target of each mask.
 
     Args:
         ambiguous: bool (P,), True if the prompt is a single click.

@@ -5,6 +5,7 @@ An interrupted download continues where it stopped, and the SHA-256 is checked. 
 same.
 """
 
+import argparse
 import sys
 
 from triton_sam._common.process import run_program
@@ -13,10 +14,15 @@ from triton_sam.commands import _options, download
 
 def main() -> int:
     """Parse the command line and download."""
-    parser = download.script_parser(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(family="sam3")
     parser.add_argument(
         "--precision", choices=("fp32", "fp16"), default="fp32", help="fp16 is for GPUs (default: fp32)"
     )
+    parser.add_argument(
+        "--mirror", metavar="URL", help="hub to use instead of https://huggingface.co (also $HF_ENDPOINT)"
+    )
+    _options.add_quiet(parser)
     _options.add_name(parser, "models VARIANT_encoder, VARIANT_decoder (default: sam3)")
     _options.add_repository(parser)
     args = parser.parse_args()

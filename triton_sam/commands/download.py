@@ -11,7 +11,6 @@ from pathlib import Path
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
 from ..families import FAMILIES, Family, get_family, variant_models
-from ..families.sam3 import SAM3
 from ..families.tables import Checkpoint, HubFiles
 from ..sessions.configs import write_programs
 from ..sessions.encoder_front.install import rewrite_aliases
@@ -60,17 +59,6 @@ def run_checkpoint(args: argparse.Namespace) -> Path:
     directory = args.directory or checkpoints.DIRECTORY
     family = get_family(args.family)
     return download_checkpoint(family, directory / family.name, hub=Hub(args.mirror, not args.quiet))
-
-
-def script_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options common to the scripts for SAM3."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--mirror", metavar="URL", help="hub to use instead of https://huggingface.co (also $HF_ENDPOINT)"
-    )
-    _options.add_quiet(parser)
-    parser.set_defaults(family=SAM3.name)
-    return parser
 
 
 def _files(family: str) -> HubFiles:

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -47,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
     failed = 0
     for family, variants in models.variants.items():
         for variant in variants:
-            failed += not _tracks(args, models, family, variant)
+            succeeds = partial(_succeeds, args, family, variant)
+            if video_name(variant) in models:
+                failed += not succeeds("videos of", "work", _track)
             official = get_family(family).image_size
             if sides[variant] != official:  # clients send images only in the official size
                 use = "for videos only" if get_family(family).tracking else "clients cannot use it"
@@ -56,10 +61,12 @@ def run(args: argparse.Namespace) -> int:
                     print(f"session model {variant}: its encoder must take {official} pixels; export it with --name")
                     failed += 1
                 continue
-            failed += not _works(args, family, variant, "client")
+            failed += not succeeds("model pair", "works", partial(_click, "client"))
             if variant in models:
-                failed += not _works(args, family, variant, "server")
-                failed += not _finds(args, models, family, variant)
+                failed += not succeeds("session model", "works", partial(_click, "server"))
+                roles = get_family(family).concepts
+                if roles and all(model_name(variant, role) in models for role in roles):
+                    failed += not succeeds("words of", "work", _find)
             else:
                 _options.say(args, f"session model {variant}: not served, so every click sends the embeddings")
     return 1 if failed else 0
@@ -81,66 +88,42 @@ def _served(args: argparse.Namespace) -> tuple[ServerModels, dict[str, int]]:
     return models, {variant: int(config["input"][0]["dims"][-1]) for variant, config in configs.items()}
 
 
-def _tracks(args: argparse.Namespace, models: ServerModels, family: str, variant: str) -> bool:
-    """Track an object through two frames, if the server has the video model of the variant; print the result."""
-    if video_name(variant) not in models:
-        return True
+def _succeeds(
+    args: argparse.Namespace, family: str, variant: str, subject: str, success: str, request: Callable[..., None]
+) -> bool:
+    """Send a test request to the models of a variant; print the result."""
     try:
-        with (
-            SAM2VideoClient(
-                args.url, variant, model_type=family, timeout=args.timeout, retries=0, **_options.access(args)
-            ) as client,
-            client.open([_image(0), _image(0)]) as video,
-        ):
-            video.add(frame=0, object_id=1, points=[[SIDE // 2, SIDE // 2]], labels=[1])
-            list(video.propagate())
+        request(args.url, family, variant, timeout=args.timeout, retries=0, **_options.access(args))
     except SamError as error:
-        print(f"videos of {variant}: {error}")
+        print(f"{subject} {variant}: {error}")
         return False
-    _options.say(args, f"videos of {variant}: work")
+    _options.say(args, f"{subject} {variant}: {success}")
     return True
 
 
-def _finds(args: argparse.Namespace, models: ServerModels, family: str, variant: str) -> bool:
-    """Search for a word in the image of _works(), if the server has the models for words; print the result."""
-    roles = get_family(family).concepts
-    if not roles or not all(model_name(variant, role) in models for role in roles):
-        return True
-    try:
-        with SamTritonClient(
-            args.url, family, model_name=variant, timeout=args.timeout, retries=0, **_options.access(args)
-        ) as client:
-            client.find("something", image=_image(0), threshold=1.0)
-    except SamError as error:
-        print(f"words of {variant}: {error}")
-        return False
-    _options.say(args, f"words of {variant}: work")
-    return True
+def _track(url: str | None, family: str, variant: str, **options: Any) -> None:
+    """Track an object through two frames."""
+    with (
+        SAM2VideoClient(url, variant, model_type=family, **options) as client,
+        client.open([_image(0), _image(0)]) as video,
+    ):
+        video.add(frame=0, object_id=1, points=[[SIDE // 2, SIDE // 2]], labels=[1])
+        list(video.propagate())
+
+
+def _find(url: str | None, family: str, variant: str, **options: Any) -> None:
+    """Search for a word in the image that _click() sends to the session model."""
+    with SamTritonClient(url, family, model_name=variant, **options) as client:
+        client.find("something", image=_image(0), threshold=1.0)
+
+
+def _click(place: EmbeddingsPlace, url: str | None, family: str, variant: str, **options: Any) -> None:
+    """Encode an image and click on it."""
+    with SamTritonClient(url, family, model_name=variant, embeddings=place, **options) as client:
+        # The encoder gets a new image each time. The session model gets the same image, to occupy one cache entry.
+        client.set_image(_image(int.from_bytes(os.urandom(4), "big") if place == "client" else 0))
+        client.predict([[SIDE // 2, SIDE // 2]], [1])
 
 
 def _image(seed: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), np.uint8))
-
-
-def _works(args: argparse.Namespace, family: str, variant: str, place: EmbeddingsPlace) -> bool:
-    """Encode an image and click on it; print the result."""
-    subject = f"model pair {variant}" if place == "client" else f"session model {variant}"
-    try:
-        with SamTritonClient(
-            args.url,
-            family,
-            model_name=variant,
-            timeout=args.timeout,
-            retries=0,
-            embeddings=place,
-            **_options.access(args),
-        ) as client:
-            # The encoder gets a new image each time. The session model gets the same image, to occupy one cache entry.
-            seed = int.from_bytes(os.urandom(4), "big") if place == "client" else 0
-            client.set_image(_image(seed))
-            client.predict([[SIDE // 2, SIDE // 2]], [1])
-    except SamError as error:
-        print(f"{subject}: {error}")
-        return False
-    _options.say(args, f"{subject}: works")
-    return True

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..errors import RepositoryError
 from ..families import roles, spec_of, split_model_name
 from ..families.sam2 import SAM2
 from ..families.tables import ENCODER
-from .config import ALIAS_KEY, CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON, parse_config
+from .config import ALIAS_KEY, CONFIG_NAME, NAME, VERSION, VERSION_TO_TRITON, name_problem, parse_config
 from .onnx_header import GUARD_KEY, read_metadata
 
 logger = logging.getLogger(__name__)
@@ -224,11 +224,18 @@ def weights_in(folder: Path) -> list[Path]:
 
 
 def list_models(repository: Path) -> list[RepositoryModel]:
-    """Return the models of a repository, sorted by name; raise RepositoryError if it is not a folder."""
+    """Return the models of a repository, sorted by name; raise RepositoryError if it is not a folder.
+
+    Folders that this user may not read, and models with invalid names, are left out with a warning.
+    """
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give --model-repository, or export a model")
-    folders = readable_folders(path for path in subfolders(repository) if NAME.fullmatch(path.name))
-    return [read_model(folder) for folder in folders]
+    folders = readable_folders(path for path in subfolders(repository) if not path.name.startswith("."))
+    models = [read_model(folder) for folder in folders]
+    for model in models:
+        if not NAME.fullmatch(model.name) and (model.has_config or model.versions):
+            _warn(model.path, name_problem(model.name))
+    return [model for model in models if NAME.fullmatch(model.name)]
 
 
 def subfolders(repository: Path) -> list[Path]:
@@ -240,7 +247,7 @@ def subfolders(repository: Path) -> list[Path]:
 
 
 def readable_folders(folders: Iterable[Path]) -> list[Path]:
-    """Return the folders that this user may read, with their version folders, and log one line for each other folder.
+    """Return the folders that this user may read, with their version folders, and warn of each other folder.
 
     A separate disk has a folder `lost+found`, which only root may read.
     """
@@ -249,10 +256,15 @@ def readable_folders(folders: Iterable[Path]) -> list[Path]:
         try:
             weights_in(folder)
         except OSError as error:
-            logger.warning("%s is left out: it cannot be read (%s)", error.filename or folder, error.strerror)
+            _warn(error.filename or folder, f"it cannot be read ({error.strerror})")
         else:
             found.append(folder)
     return found
+
+
+@cache  # commands read a repository several times
+def _warn(folder: Path | str, reason: str) -> None:
+    logger.warning("%s is left out: %s", folder, reason)
 
 
 def unguarded_graphs(repository: Path) -> list[Path]:

@@ -10,8 +10,7 @@ from ..errors import RepositoryError
 from ..families import Family, family_of_name, pair_names, split_model_name, variant_models
 from ..families.sam2 import SAM2
 from ..families.tables import video_name
-from .config import NAME, name_problem
-from .folder import RepositoryModel, read_model, readable_folders, subfolders
+from .folder import RepositoryModel, list_models
 
 logger = logging.getLogger(__name__)
 
@@ -19,23 +18,8 @@ NO_WEIGHTS = "it has no weights"
 
 
 def read_repository(repository: Path) -> dict[str, RepositoryModel]:
-    """Return the model folders of a repository by name.
-
-    Folders that this user may not read, or with invalid names, are left out with a warning.
-    """
-    if not repository.is_dir():
-        raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
-    folders = (path for path in subfolders(repository) if not path.name.startswith("."))
-    models = [read_model(path) for path in readable_folders(folders)]
-    return {model.name: model for model in models if (model.has_config or model.versions) and _has_valid_name(model)}
-
-
-def _has_valid_name(model: RepositoryModel) -> bool:
-    """Return whether a model can be served under the name of its folder; if not, log one line."""
-    if NAME.fullmatch(model.name):
-        return True
-    logger.warning("%s is left out: %s", model.path, name_problem(model.name))
-    return False
+    """Return the models of list_models() by name, without folders that hold neither a configuration nor a version."""
+    return {model.name: model for model in list_models(repository) if model.has_config or model.versions}
 
 
 def select_models(repository: Path, wanted: Sequence[str] | None) -> list[RepositoryModel]:

@@ -44,18 +44,12 @@ class Comparison(ABC):
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.family = get_family(args.family)
-        self.model = _families.model(args, "verify", is_random=args.random)
-        self.seed: int | None = (args.seed or 0) if args.random else None
+        self.weights = _families.weights(args)
 
     @property
     def served_model(self) -> str:
         """The variant, or the video model, that a local server loads."""
         return self.args.name or self.family.name
-
-    @property
-    def weights(self) -> dict[str, Any]:
-        """The weights to compare, as arguments of registry.official() and of Settings."""
-        return {"checkpoint": self.args.checkpoint, "model": self.model, "random_seed": self.seed}
 
     @property
     def export_settings(self) -> dict[str, Any]:
@@ -245,10 +239,6 @@ class WordsInVideos(Comparison):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args)
         self.clip = list(generate_clip(_CLIP_SEED, args.frames, self.family.image_size).images)
-
-    @property
-    def served_model(self) -> str:
-        return self.family.name
 
     @property
     def export_settings(self) -> dict[str, Any]:

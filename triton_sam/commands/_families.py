@@ -66,6 +66,13 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
     return family.find_size().model if is_random else None
 
 
+def weights(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the weights that `verify` compares, as arguments of registry.official() and of Settings."""
+    seed = (args.seed or 0) if args.random else None
+    chosen = model(args, "verify", is_random=args.random)
+    return {"checkpoint": args.checkpoint, "model": chosen, "random_seed": seed}
+
+
 def variant_name(args: argparse.Namespace, side: int | None) -> str | None:
     """Return --name, or a name with the image size, because another size would break the family's session model."""
     if args.name or side in (None, get_family(args.family).image_size):

@@ -250,9 +250,7 @@ def _export(
     from ..export.settings import Settings
 
     folder = _temporary(stack)
-    model = _families.model(args, "verify", is_random=args.random)
-    seed = (args.seed or 0) if args.random else None
-    wanted = Settings(folder, args.checkpoint, model, random_seed=seed, progress=not args.quiet, **settings)
+    wanted = Settings(folder, **_families.weights(args), progress=not args.quiet, **settings)
     return folder, registry.export(args.family, wanted).files
 
 

@@ -1,4 +1,4 @@
-"""pyproject.toml and its Pixi tasks."""
+"""The content of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -22,12 +22,3 @@ def project() -> dict[str, Any]:
         pytest.skip("pyproject.toml is in the checkout only", allow_module_level=True)
     content: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     return content
-
-
-def pixi_tasks() -> dict[str, dict[str, Any]]:
-    """Return the tasks of all features by name, a plain command as {"cmd": command}."""
-    pixi = project()["tool"]["pixi"]
-    tasks = dict(pixi["tasks"])
-    for feature in pixi["feature"].values():
-        tasks.update(feature.get("tasks", {}))
-    return {name: task if isinstance(task, dict) else {"cmd": task} for name, task in tasks.items()}

@@ -18,7 +18,6 @@ from pathlib import Path
 import certifi
 import numpy as np
 import pytest
-from support.manifest import pixi_tasks
 
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import build_parser
@@ -161,7 +160,7 @@ async def interactive_segmentation():
 
 
 def test_named_tasks_exist_and_set_up_what_they_did():
-    tasks = pixi_tasks()
+    tasks = documents.Checkout(ROOT).tasks
     assert [name for name in TASKS.split() if name not in tasks] == []
     assert "sam_vit_h_4b8939.pth" in tasks["export-sam1"]["cmd"]
     assert tasks["setup-sam1"]["depends-on"] == ["export-sam1"]

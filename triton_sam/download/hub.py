@@ -19,7 +19,7 @@ from ..families import Family
 from ..families.tables import HubFiles
 from ..repository.config import CONFIG_NAME, check_name, config_for
 from ..repository.folder import read_model
-from ..repository.install import install, newer_version_warning, write_flushed
+from ..repository.install import install, newer_version_warning, text_move
 from .fetch import fetch
 from .http import without_credentials
 
@@ -181,13 +181,9 @@ def _fetch_model(
     data = f"{Path(published).name}_data"
     if data.encode() in files[0].read_bytes():
         files.append(fetch(f"{published}_data", part_folder / data, installed=version / data))
-    text = _config(files[0], folder)
+    text = config_for(files[0], folder.name, files[0].name)
     moves = [(guard(files[0], part_folder), version / name), *((file, version / file.name) for file in files[1:])]
-    if text is not None:
-        part_folder.mkdir(exist_ok=True)  # it does not exist if nothing was downloaded
-        write_flushed(part_folder / CONFIG_NAME, text)
-        moves.append((part_folder / CONFIG_NAME, folder / CONFIG_NAME))
-    return moves
+    return moves + text_move(CONFIG_NAME, text, part_folder, folder)
 
 
 def download_checkpoint(family: Family, directory: Path, hub: Hub) -> Path:
@@ -229,13 +225,6 @@ def _files(family: Family) -> HubFiles:
 def _token() -> str | bool:
     """Return the token of the last login, or False. With None, huggingface_hub would look for a token itself."""
     return huggingface_hub.get_token() or False
-
-
-def _config(graph: Path, folder: Path) -> str | None:
-    """Return the config.pbtxt of a downloaded graph; None if the folder already has the same text."""
-    text = config_for(graph, folder.name, graph.name)
-    place = folder / CONFIG_NAME
-    return None if place.is_file() and place.read_text("utf-8", errors="replace") == text else text
 
 
 def _status(error: Any) -> int:

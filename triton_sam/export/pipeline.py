@@ -27,7 +27,7 @@ from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import CONFIG_NAME, config_for
 from ..repository.folder import read_model
-from ..repository.install import install, newer_version_warning, staging, write_flushed
+from ..repository.install import install, newer_version_warning, staging, text_move, write_flushed
 from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 from ..sessions.configs import Missing, missing_programs
 from ..sessions.encoder_front.install import rewrite_aliases
@@ -87,9 +87,9 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                     text = config_for(graph, folder.name, spec.filename)
                     del graph, later
                 moves += [(file, folder / str(version) / file.name) for file in files]
-                moves += _text_move(CONFIG_NAME, text, workspace, folder)
+                moves += text_move(CONFIG_NAME, text, workspace, folder)
                 for name, content in exporter.companions(role, settings).items():
-                    moves += _text_move(name, content, workspace, folder / str(version))
+                    moves += text_move(name, content, workspace, folder / str(version))
             # A check needs several times the memory of a file, so the official model is freed before the first one.
             del model
             gc.collect()  # traced modules refer to each other
@@ -228,7 +228,7 @@ def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, s
     return 2 if built_in and present.get(CHECKPOINT_HASH, "") != metadata.get(CHECKPOINT_HASH) else 1
 
 
-_CHECKPOINT_KEYS = ("triton_sam.checkpoint", "triton_sam.checkpoint_sha256", "triton_sam.image_size")
+_CHECKPOINT_KEYS = ("triton_sam.checkpoint", CHECKPOINT_HASH, "triton_sam.image_size")
 
 
 def _program_moves(files: Mapping[Path, str], repository: Path, stack: ExitStack) -> list[tuple[Path, Path]]:
@@ -250,15 +250,6 @@ def _session_warning(family: Family, variant: str, *, video: bool) -> str:
         return ""
     use = f"{variant} follows objects in videos only" if video else "add --video to follow objects in videos"
     return f"clicks on images need an encoder of {official} pixels: {use}"
-
-
-def _text_move(name: str, text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:
-    """Write a text file to a workspace and return its move, or no move if the folder already has the same text."""
-    place = folder / name
-    if place.is_file() and place.read_text("utf-8", errors="replace") == text:
-        return []
-    write_flushed(workspace / name, text)
-    return [(workspace / name, place)]
 
 
 def _other_weights_warning(family: Family, variant: str, repository: Path, metadata: Mapping[str, str]) -> str:

@@ -117,6 +117,16 @@ def newer_version_warning(folders: Iterable[Path], version: int) -> str:
     return f"version {version} is not served: Triton serves the newest, {newest}. To serve version {version}: {remove}"
 
 
+def text_move(name: str, text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:
+    """Write a text file to a workspace and return its move, or no move if the folder already has the same text."""
+    place = folder / name
+    if place.is_file() and place.read_text("utf-8", errors="replace") == text:
+        return []
+    workspace.mkdir(exist_ok=True)  # it does not exist if nothing was downloaded
+    write_flushed(workspace / name, text)
+    return [(workspace / name, place)]
+
+
 def write_flushed(path: Path, text: str) -> None:
     """Write a text file and flush it to the disk."""
     with path.open("w", encoding="utf-8") as stream:

@@ -90,9 +90,6 @@ def _adapt_meta(
     state.update(found)
 
 
-T = TypeVar("T")
-
-
 class EdgeTamFilled(FilledExporter):
     @staticmethod
     def wanted(template: Template, settings: Settings) -> Layout:
@@ -106,5 +103,5 @@ class EdgeTamFilled(FilledExporter):
         return state if settings.video else _without_video(state)
 
 
-def _without_video(named: Mapping[str, T]) -> dict[str, T]:
+def _without_video(named: Mapping[str, Weight]) -> dict[str, Weight]:
     return {name: value for name, value in named.items() if not name.startswith(VIDEO_HALF)}

@@ -101,15 +101,15 @@ def make_finder(url: str | None, timeout: float, access: dict[str, Any]) -> Any:
 
 def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPrompt] | None:
     """Return the prompts that an earlier run with the same parameters found; None without such a run."""
-    if args.overwrite or not (args.out / FOUND / _FILE).exists():
+    if args.overwrite:
         return None
-    before, prompts = _read(args.out)
-    if {**before, RULES: None} != {**_parameters(args, source), RULES: None}:
+    before, prompts, _ = _read(args.out)
+    if before and {**before, RULES: None} != {**_parameters(args, source), RULES: None}:
         raise ConfigurationError(
             f"{args.out} has the results of another --text, of another video or of other options: "
             "give another --out, or --overwrite to start again"
         )
-    return prompts
+    return prompts if before else None
 
 
 def prompts(args: argparse.Namespace) -> list[ObjectPrompt]:
@@ -117,12 +117,16 @@ def prompts(args: argparse.Namespace) -> list[ObjectPrompt]:
     return _read(args.out)[1]
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], list[ObjectPrompt]]:
+def _read(folder: Path) -> tuple[dict[str, Any], list[ObjectPrompt], dict[int, str]]:
+    """Return the parameters, the prompts, and the text of each object by id; all empty without a search."""
     path = folder / FOUND / _FILE
+    if not path.exists():
+        return {}, [], {}
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        before, rows = document["parameters"], document["objects"]
-        return before, [ObjectPrompt(row["object_id"], row["frame"], mask=path.with_name(row["mask"])) for row in rows]
+        rows = document["objects"]
+        found = [ObjectPrompt(row["object_id"], row["frame"], mask=path.with_name(row["mask"])) for row in rows]
+        return dict(document["parameters"]), found, {row["object_id"]: row["text"] for row in rows}
     except (ValueError, LookupError, TypeError) as error:
         raise ConfigurationError(f"{path} is not from `triton-sam track --text`: give another --out") from error
 
@@ -158,10 +162,7 @@ def search(
 
 def texts(folder: Path) -> dict[int, str]:
     """Return the text of each object found by words, by id; empty without a search."""
-    path = folder / FOUND / _FILE
-    if not path.exists():
-        return {}
-    return {row["object_id"]: row["text"] for row in json.loads(path.read_text(encoding="utf-8"))["objects"]}
+    return _read(folder)[2]
 
 
 def not_shown(args: argparse.Namespace, source: VideoInput, more: str = "") -> PromptError:
@@ -215,8 +216,7 @@ Tracked = tuple[int, Mapping[int, VideoSegment]]
 
 def rules_were_used(args: argparse.Namespace) -> bool:
     """Return whether the objects in the folder of an earlier run come from these rules."""
-    path = args.out / FOUND / "found.json"
-    return path.exists() and bool(json.loads(path.read_text(encoding="utf-8"))["parameters"].get(RULES))
+    return bool(_read(args.out)[0].get(RULES))
 
 
 def family_of_rules(args: argparse.Namespace, url: str | None) -> str | None:

@@ -252,8 +252,7 @@ def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], sourc
         "--reverse": args.reverse,
         "--every": args.every,
         "--quality": args.quality,
-        # Folders of earlier versions do not contain the family.
-        "--model": None if args.model == _video.DEFAULT_FAMILY else args.model,
+        "--model": args.model,
         "--variant": args.variant,
     }
 

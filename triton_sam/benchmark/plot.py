@@ -35,9 +35,9 @@ def write_plot(results: Results, path: Path) -> bool:
     axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=[len(group) + 1.5 for group in groups])[:, 0]
     for group, ax in zip(groups, axes, strict=True):
         _bars(ax, sorted(group, key=lambda row: list(WHO).index(row.who)))
-        limit = results.find("comparison", group[0].what, "inprocess")
-        if limit is not None and limit.ms is not None:
-            ax.axvline(limit.ms.median, color=COLORS["inprocess"], linestyle=":", linewidth=1.4)
+        limit = results.limit(group[0].what)
+        if limit is not None:
+            ax.axvline(limit.median, color=COLORS["inprocess"], linestyle=":", linewidth=1.4)
         ax.set_title(group[0].what, loc="left", fontsize=10)
     axes[-1].set_xlabel("ms: median, whiskers from min to max; dotted: the limit, in process")
     with atomic_path(path) as temporary:

@@ -49,11 +49,6 @@ class Row:
     per_second: float | None = None
     more: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def key(self) -> tuple[str, str, str, str, int]:
-        """The key of the measurement, unique within a result and equal across results."""
-        return self.section, self.what, self.who, self.protocol or "", self.size or 0
-
 
 @dataclass
 class Results:
@@ -70,12 +65,9 @@ class Results:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def find(
-        self, section: str, what: str, who: str, protocol: str | None = None, size: int | None = None
-    ) -> Row | None:
-        """Return the row with this key; None if it was not measured."""
-        key = (section, what, who, protocol or "", size or 0)
-        return next((row for row in self.rows if row.key == key), None)
+    def limit(self, what: str) -> Times | None:
+        """Return the times of an operation in process, which no server can beat; None if they were not measured."""
+        return next((row.ms for row in self.of("comparison", what) if row.who == "inprocess"), None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as a dictionary of JSON types; numbers have six significant digits."""
@@ -151,5 +143,5 @@ def table(results: Results) -> str:
 
 def _ratio(results: Results, row: Row) -> str:
     """Return the time of a contender as a multiple of the time in process."""
-    limit = results.find(row.section, row.what, "inprocess") if row.section == "comparison" else None
-    return f"{row.ms.median / limit.ms.median:.2f}" if row.ms and limit and limit.ms else ""
+    limit = results.limit(row.what) if row.section == "comparison" else None
+    return f"{row.ms.median / limit.median:.2f}" if row.ms and limit else ""

@@ -111,7 +111,6 @@ def run(args: argparse.Namespace) -> int:
     stop: SamError | KeyboardInterrupt | None = None
     with contextlib.ExitStack() as stack:
         target = _target(args, stack)
-        target.check()
         results = begin(target, settings, shlex.join(["triton-sam", *sys.argv[1:]]))
         try:
             measure(target, settings, results, quiet=args.quiet)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
 from ..families import FAMILIES, Family, get_family, variant_models
-from ..families.tables import Checkpoint, HubFiles
+from ..families.tables import Checkpoint
 from ..sessions.configs import write_programs
 from ..sessions.encoder_front.install import rewrite_aliases
 from . import _options
@@ -46,7 +46,7 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
 
 def precision_of(family: str, size: str | None) -> str:
     """Return the precision of the published models of a size; without a size, the default precision."""
-    precisions = list(_files(family).precisions)
+    precisions = list(get_family(family).hub_files.precisions)
     if size is not None and size not in precisions:
         raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(precisions)}, {CHECKPOINT}")
     return size or precisions[0]
@@ -59,13 +59,6 @@ def run_checkpoint(args: argparse.Namespace) -> Path:
     directory = args.directory or checkpoints.DIRECTORY
     family = get_family(args.family)
     return download_checkpoint(family, directory / family.name, hub=Hub(args.mirror, not args.quiet))
-
-
-def _files(family: str) -> HubFiles:
-    files = get_family(family).hub
-    if files is None:
-        raise ConfigurationError(f"{family} has nothing on the Hugging Face hub")
-    return files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

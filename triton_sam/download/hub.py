@@ -16,7 +16,6 @@ from .._common.progress import Progress
 from .._common.text import first_line
 from ..errors import ConfigurationError, DownloadError
 from ..families import Family
-from ..families.tables import HubFiles
 from ..repository.config import CONFIG_NAME, check_name, config_for
 from ..repository.folder import read_model
 from ..repository.install import install, newer_version_warning, text_move
@@ -135,7 +134,7 @@ def download_onnx(
     Raises:
         ConfigurationError: other models of the variant need an output that the published encoder lacks.
     """
-    files = _files(family)
+    files = family.hub_files
     if precision not in files.precisions:
         raise ConfigurationError(f"unknown precision {precision!r}: choose one of {', '.join(files.precisions)}")
     variant = check_name(family.name if name is None else name)
@@ -194,7 +193,7 @@ def download_checkpoint(family: Family, directory: Path, hub: Hub) -> Path:
     Returns:
         The folder of the checkpoint, for `triton-sam export FAMILY --checkpoint`.
     """
-    wanted = _files(family).checkpoint
+    wanted = family.hub_files.checkpoint
     api = huggingface_hub.HfApi(endpoint=hub.url, token=_token())
     info = hub.ask(wanted, lambda: api.model_info(wanted, files_metadata=True))
     files = [file for file in info.siblings or () if "/" not in file.rfilename]
@@ -214,12 +213,6 @@ def download_checkpoint(family: Family, directory: Path, hub: Hub) -> Path:
             get = partial(api.hf_hub_download, wanted, name, revision=info.sha, local_dir=directory)
             hub.ask(wanted, get)
     return directory
-
-
-def _files(family: Family) -> HubFiles:
-    if family.hub is None:
-        raise ConfigurationError(f"{family.name} has no files on the Hugging Face hub")
-    return family.hub
 
 
 def _token() -> str | bool:

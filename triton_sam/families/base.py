@@ -133,6 +133,13 @@ class Family:
         return self.models[DECODER]
 
     @property
+    def hub_files(self) -> HubFiles:
+        """The family's files on the Hugging Face hub; raises ConfigurationError if it has none."""
+        if self.hub is None:
+            raise ConfigurationError(f"{self.name} has no files on the Hugging Face hub")
+        return self.hub
+
+    @property
     def every_model(self) -> Mapping[str, ModelSpec]:
         """The models of images, those that follow objects through a video, and those of concepts, by role."""
         return self.models_for(video=True, concepts=True)

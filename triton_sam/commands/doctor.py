@@ -7,7 +7,6 @@ import importlib.metadata
 import platform
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,9 +17,11 @@ from urllib.parse import urlsplit
 from .._common import strict_json
 from .._common.extras import find_package, install
 from ..download.catalogue import catalogue
-from ..errors import ConfigurationError, MissingDependencyError, SamError
+from ..errors import ConfigurationError, LocalServerError, MissingDependencyError, SamError
 from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf16
 from ..local_server.installation import find_libpython, find_wheel
+from ..local_server.ports import choose_ports, option_of
+from ..local_server.serve import USUAL_PORTS
 from ..local_server.settings import has_gpu
 from ..repository.folder import list_models, unguarded_graphs, writable_repository
 from ..repository.selection import read_repository, setup_arguments, unloadable
@@ -36,7 +37,6 @@ MEMORY_TO_SERVE = 3 << 29
 """Memory in bytes that a local server with the demo model used in all measurements: docs/evidence/soak.md."""
 TOOL_SECONDS = 10.0
 """Time limit in seconds of the programs that describe the machine."""
-PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
 
 
 @dataclass(frozen=True)
@@ -304,16 +304,13 @@ def _devices(transport: Transport, names: list[str], gpus: bool) -> Iterator[Fin
 
 
 def _ports() -> Iterator[Finding]:
-    for port, purpose in PORTS.items():
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                option = f"--{purpose.lower()}-port"
-                yield Finding(
-                    f"port {port}", "note", f"taken by another process ({purpose})", f"triton-sam serve {option} 0"
-                )
+    for service, purpose in {"http": "HTTP", "grpc": "gRPC", "metrics": "metrics"}.items():
+        port = USUAL_PORTS[f"{service}_port"]
+        try:
+            choose_ports("127.0.0.1", {service: port})
+        except LocalServerError:
+            text, mend = f"taken by another process ({purpose})", f"triton-sam serve {option_of(service)} 0"
+            yield Finding(f"port {port}", "note", text, mend)
 
 
 def _gigabytes(count: int) -> str:

@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 def main() -> int:
     """Write the files and print the changed ones."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    changed = [*write_configs(REPOSITORY), *write_onnx_configs(REPOSITORY), *write_hashes(REPOSITORY)]
+    changed = [*write_configs(REPOSITORY), *write_onnx_files(REPOSITORY)]
     for path in changed:
         print(f"wrote {path.relative_to(REPOSITORY.parent)}")
     if not changed:
@@ -44,30 +44,20 @@ def write_configs(repository: Path) -> list[Path]:
     return changed
 
 
-def write_onnx_configs(repository: Path) -> list[Path]:
-    """Write the config.pbtxt of the ONNX models of version 1; return the changed files."""
+def write_onnx_files(repository: Path) -> list[Path]:
+    """Write the config.pbtxt and the hash of each ONNX model with a graph in version 1; return the changed files."""
     changed = []
     for family in map(get_family, FAMILIES):
         for spec in family.every_model.values():
             folder = repository / family.model_name(spec.role)
             graph = folder / "1" / spec.filename
-            if graph.is_file():
-                text = config_for(graph, folder.name, spec.filename)
-                if (folder / CONFIG_NAME).read_text(encoding="utf-8") != text:
-                    atomic_write(folder / CONFIG_NAME, text.encode())
-                    changed.append(folder / CONFIG_NAME)
-    return changed
-
-
-def write_hashes(repository: Path) -> list[Path]:
-    """Write the hashes of the committed graphs (version 1); return the changed files."""
-    changed = []
-    for family in map(get_family, FAMILIES):
-        for spec in family.every_model.values():
-            folder = repository / family.model_name(spec.role)
-            graph = folder / "1" / spec.filename
-            name = f"1/{graph.name}"
-            if graph.is_file() and read_sums(folder).get(name) != hash_file(graph):
+            if not graph.is_file():
+                continue
+            text = config_for(graph, folder.name, spec.filename)
+            if (folder / CONFIG_NAME).read_text(encoding="utf-8") != text:
+                atomic_write(folder / CONFIG_NAME, text.encode())
+                changed.append(folder / CONFIG_NAME)
+            if read_sums(folder).get(f"1/{graph.name}") != hash_file(graph):
                 record_hashes([graph])
                 changed.append(folder / SUMS_NAME)
     return changed

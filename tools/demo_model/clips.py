@@ -48,11 +48,11 @@ def generate_training_clip(seed: int, frames: int, size: int) -> Clip:
         stride = 2 if 2 * frames <= _LONG and rng.random() < 0.3 else 1
         start = int(rng.integers(_LONG - stride * (frames - 1)))
         shown = slice(start, start + stride * (frames - 1) + 1, stride)
-        return Clip(seed, whole.images[shown], whole.labels[shown])
-    return _wander(rng, seed, frames, size)
+        return Clip(whole.images[shown], whole.labels[shown])
+    return _wander(rng, frames, size)
 
 
-def _wander(rng: np.random.Generator, seed: int, frames: int, size: int) -> Clip:
+def _wander(rng: np.random.Generator, frames: int, size: int) -> Clip:
     """Draw layers on free paths over a background that moves as with the camera."""
     ground = textures.random_colour(rng)
     margin = size // 8
@@ -68,7 +68,7 @@ def _wander(rng: np.random.Generator, seed: int, frames: int, size: int) -> Clip
         for layer in layers:
             draw_layer(layer, time, canvas, labels[frame])
         images[frame] = photograph(rng, canvas)
-    return Clip(seed, images, labels)
+    return Clip(images, labels)
 
 
 def _layers(rng: np.random.Generator, size: int, ground: textures.Field) -> list[Layer]:
@@ -174,7 +174,7 @@ class ClipPool:
         """Return training clip 0, 1, 2, ..., encoded on first use."""
         if number not in self._mapped:
             images, labels = (np.array(self._pool.tensors[name][number]) for name in ("images", "labels"))
-            self._mapped[number] = map_clip(self._model, Clip(TRAINING_CLIPS + number, images, labels))
+            self._mapped[number] = map_clip(self._model, Clip(images, labels))
         return self._mapped[number]
 
 

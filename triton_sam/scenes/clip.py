@@ -34,7 +34,6 @@ class Clip:
         labels: uint8 (T,H,W), the number (1..3) of the topmost object at each pixel, or 0 for the background.
     """
 
-    seed: int
     images: NDArray[np.uint8]
     labels: NDArray[np.uint8]
 
@@ -83,7 +82,7 @@ def generate_clip(seed: int, frames: int = FRAMES, size: int = SIZE) -> Clip:
         for layer in layers:
             draw_layer(layer, time, canvas, labels[frame])
         images[frame] = photograph(rng, canvas)
-    return Clip(seed, images, labels)
+    return Clip(images, labels)
 
 
 def _layers(rng: np.random.Generator, size: int, ground: NDArray[np.float32]) -> list[Layer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from .datasets import KnownVideo, VideoDataset
 from .metrics import TrackResult, TrackSummary, contour_accuracy, summarize_tracks
 
 PromptKind = Literal["mask", "box", "click"]
-PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
 
 OpenVideo = Callable[[Sequence[ImageSource]], AbstractContextManager[Video]]
 """Opens the frames of a video in a client, for example ``SAM2VideoClient.open``."""
@@ -40,8 +39,6 @@ class VideoSettings:
     most_objects: int = 32
 
     def __post_init__(self) -> None:
-        if self.prompt not in PROMPT_KINDS:
-            raise ConfigurationError(f"the prompt must be {', '.join(PROMPT_KINDS)}, not {self.prompt!r}")
         if self.most_objects < 1:
             raise ConfigurationError("the number of objects must be at least 1")
 

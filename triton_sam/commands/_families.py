@@ -107,9 +107,9 @@ def exporter_options(args: argparse.Namespace, command: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None and name not in named}
 
 
-def check_before_download(args: argparse.Namespace, command: str, *, published: bool) -> None:
-    """Check the options of the family's exporter before a download of gigabytes."""
-    given = exporter_options(args, command)
+def check_before_download(args: argparse.Namespace, *, published: bool) -> None:
+    """Check the options of the family's exporter before `setup` downloads gigabytes."""
+    given = exporter_options(args, "setup")
     for option in get_family(args.family).options:
         value = given.get(option.destination)
         if value is not None and published:

@@ -119,7 +119,7 @@ def script(family: str, description: str) -> int:
     """Run the command for one family, for `scripts/export_FAMILY_to_onnx.py`, and return the exit code."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_export_options(parser, (family,))
-    parser.add_argument("-q", "--quiet", action="store_true", help="print the paths and errors only")
+    _options.add_quiet(parser)
     parser.set_defaults(family=family)
     args = parser.parse_args()
     return run_program(lambda: run(args))

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.concepts or (args.video and family.hub)) and not has_own:
         _choose_checkpoint(args)
     published = not has_own and download.is_published(args.family, download.chosen_size(args))
-    _families.check_before_download(args, "setup", published=published)
+    _families.check_before_download(args, published=published)
     if published:
         if args.trace:
             raise ConfigurationError("--trace is for checkpoints: published ONNX files need no export")

@@ -99,11 +99,6 @@ class Summary:
     spearman: dict[str, float | None]
 
 
-def clicks_to(target: float, ious: Sequence[float]) -> int | None:
-    """Return the number of clicks after which the IoU first reaches the target; None if it never does."""
-    return next((number for number, iou in enumerate(ious, start=1) if iou >= target), None)
-
-
 def spearman(answers: Sequence[Answer]) -> float | None:
     """Return Spearman's rank correlation of predicted and true IoU, -1..1. Equal values share their mean rank.
 
@@ -144,7 +139,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _target(target: float, ious: Sequence[Sequence[float]]) -> Target:
-    counts = [clicks_to(target, each) for each in ious]
+    counts = [next((number for number, iou in enumerate(each, start=1) if iou >= target), None) for each in ious]
     max_clicks = len(ious[0])
     return Target(
         iou=target,

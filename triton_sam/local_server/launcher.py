@@ -162,7 +162,7 @@ class LocalServer:
 
     def server_version(self) -> str:
         """Return Triton's version, for example 2.51.0; an empty string if the server does not answer."""
-        return self._probe().server_version()
+        return str(self._probe().about().get("version", ""))
 
     def _start_once(self, folders: Sequence[RepositoryModel]) -> None:
         address = resolve_host(self.host)
@@ -233,7 +233,7 @@ class LocalServer:
                 raise self._early_end(run)
             # Triton answers after all models are loaded or have failed. Its name distinguishes it from another server
             # that took the port in the meantime.
-            index = probe.index() if probe.server_name() == _name(identity) else None
+            index = probe.index() if probe.about().get("name") == _name(identity) else None
             if index is not None:
                 failures = failed_models(index, wanted)
                 if failures:

@@ -47,15 +47,10 @@ class Probe:
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
 
-    def server_name(self) -> str | None:
-        """Return the `--id` of the answering server."""
+    def about(self) -> dict[str, Any]:
+        """Return facts of the answering server, such as "name" (its `--id`) and "version"; empty without an answer."""
         answer = self._ask("GET", "/v2")
-        return answer.get("name") if isinstance(answer, dict) else None
-
-    def server_version(self) -> str:
-        """Return Triton's version; an empty string if the server does not answer."""
-        answer = self._ask("GET", "/v2")
-        return str(answer.get("version", "")) if isinstance(answer, dict) else ""
+        return answer if isinstance(answer, dict) else {}
 
     def index(self) -> list[dict[str, str]] | None:
         """Return the rows of the repository index, with the keys name, version, state and reason."""

@@ -58,27 +58,25 @@ def serve(
     *,
     verbose: bool = False,
     quiet: bool = False,
-    output: TextIO | None = None,
     **settings: Any,
 ) -> int:
     """Start a server, print its URLs, and block until Ctrl-C, SIGTERM or the end of the server.
 
     Args:
         model_repository: the folder with a folder for each model. Missing files of an earlier version are added.
-        output: stream for the summary; None means standard output.
         settings: fields of `ServerSettings`; the ports are 8000, 8001 and 8002 by default.
 
     Returns:
         The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended unexpectedly and was not restarted.
     """
-    repository, out = Path(model_repository), output or sys.stdout
+    repository = Path(model_repository)
     complete(repository)
     server = LocalServer(repository, **{**USUAL_PORTS, **settings})
     with (
         ends_by_interrupt() as interrupted,
         contextlib.suppress(KeyboardInterrupt),
         _log_to_stderr(server) if verbose else contextlib.nullcontext(),
-        _started(server, out, quiet),
+        _started(server, quiet),
     ):
         _warn_of_unguarded(repository, {model.name for model in server.served_models()})
         _report_restarts(server, interrupted)
@@ -90,20 +88,20 @@ def serve(
 
 
 @contextlib.contextmanager
-def _started(server: LocalServer, out: TextIO, quiet: bool) -> Iterator[None]:
+def _started(server: LocalServer, quiet: bool) -> Iterator[None]:
     """Start a server and print its summary; stop it at the end of the block."""
     started = False
     try:
         began = time.monotonic()
         server.start()
         started = True
-        print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
+        print(_summary(server, time.monotonic() - began, quiet), flush=True)
         yield
     finally:
         with signals_ignored():  # a second Ctrl-C must not interrupt the clean-up
             server.stop()
             if started and not quiet:
-                print("Stopped.", file=out, flush=True)
+                print("Stopped.", flush=True)
 
 
 def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:

@@ -64,7 +64,7 @@ class EverythingRow:
         counts = str(self.masks), str(self.official)
         return (self.runner, self.case, *counts, f"{self.found:.2%}", f"{self.right:.2%}")
 
-    def passes(self, limits: Limits = LIMITS) -> bool:
+    def passes(self, limits: Limits) -> bool:
         """Return whether the masks meet the limits, in both directions."""
         return self.found >= limits.share and self.right >= limits.share
 

@@ -13,6 +13,7 @@ from support.tools import CLICK, TOOLS, base64_of
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.service.adapters.registry import ADAPTERS
+from triton_sam.service.middleware import HeadRequests
 from triton_sam.service.settings import ServiceSettings
 
 CONFIG = """
@@ -139,3 +140,16 @@ def test_head_answers_as_get_without_the_body(service, image):
     assert service.http.head("/prediction").status_code == 405
     counted = service.http.get("/metrics").text
     assert 'requests_total{method="HEAD",route="/health",status="200"}' in counted
+
+
+@pytest.mark.anyio
+async def test_head_stays_in_the_scope_of_the_server():
+    """uvicorn reads the method there while it sends the response."""
+    scope = {"type": "http", "method": "HEAD"}
+
+    async def app(asked, *_):
+        assert (asked["method"], scope["method"]) == ("GET", "HEAD")
+        asked["route"] = "/health"
+
+    await HeadRequests(app)(scope, None, None)
+    assert scope == {"type": "http", "method": "HEAD", "route": "/health"}

@@ -243,7 +243,7 @@ class RootPath:
 
 
 class HeadRequests:
-    """Handles HEAD as GET, without the body."""
+    """Handles HEAD as GET. uvicorn does not send the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -253,11 +253,8 @@ class HeadRequests:
             await self._app(scope, receive, send)
             return
 
-        async def send_head(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        scope["method"] = "GET"
+        asked = {**scope, "method": "GET"}  # uvicorn reads the method in its own scope
         try:
-            await self._app(scope, receive, send_head)
+            await self._app(asked, receive, send)
         finally:
-            scope["method"] = "HEAD"  # for the log
+            scope["route"] = asked.get("route")  # for the log

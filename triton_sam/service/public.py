@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import ipaddress
 import socket
 import ssl
@@ -129,12 +130,18 @@ class FetchPool(urllib3.PoolManager):
     """
 
     def __init__(self, *, public: bool = True) -> None:
-        context = ssl.create_default_context()
-        context.sslsocket_class = TimedTlsSocket
-        super().__init__(ssl_context=context, retries=False)
+        super().__init__(ssl_context=_tls_context(), retries=False)
         self.pool_classes_by_scheme = (
             {"http": _PublicHTTPPool, "https": _PublicHTTPSPool} if public else {"http": _HTTPPool, "https": _HTTPSPool}
         )
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """Return a context with the certificates of the system, which take tens of milliseconds to load."""
+    context = ssl.create_default_context()
+    context.sslsocket_class = TimedTlsSocket
+    return context
 
 
 class _Timed(HTTPConnection):

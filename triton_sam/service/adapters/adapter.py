@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,36 +20,27 @@ if TYPE_CHECKING:
 
     from .bridge import Bridge
 
-TokenReader = Callable[[Scope], str]
-"""Returns the token of a request, "" without one."""
-
 
 @dataclass(frozen=True)
 class Adapter:
     """The protocol of one tool.
 
     Args:
-        address: path that users append to the service's URL when they enter it into the tool.
         error: converts a problem to the body of the tool's error response; a string is sent as plain text.
-        tokens: how the tool can send a token, in addition to ``Authorization: Bearer``.
+        token: returns a request's token that is not sent as ``Authorization: Bearer``; "" without one.
         sign_in: how to send the token, for the 401 response.
     """
 
     name: str
-    tool: str
-    address: str
     paths: tuple[str, ...]
     router: Callable[[Bridge], APIRouter]
     error: Callable[[Problem], Mapping[str, Any] | str]
-    tokens: tuple[TokenReader, ...] = ()
+    token: Callable[[Scope], str] = lambda _: ""
     sign_in: str = ""
     open_paths: tuple[str, ...] = ()
 
     def serves(self, path: str) -> bool:
         return any(path == each or path.startswith(f"{each}/") for each in self.paths)
-
-    def token(self, scope: Scope) -> str:
-        return next((token for read in self.tokens if (token := read(scope))), "")
 
 
 class AdapterRequests:
@@ -86,11 +76,3 @@ def basic_password(scope: Scope) -> str:
         return base64.b64decode(given.strip(), validate=True).decode().partition(":")[2]
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def header_token(name: str) -> TokenReader:
-    return lambda scope: Headers(scope=scope).get(name, "").strip()
-
-
-def query_token(name: str) -> TokenReader:
-    return lambda scope: parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [""])[0]

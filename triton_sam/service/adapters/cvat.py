@@ -196,11 +196,9 @@ def _unknown(function: str) -> Problem:
 
 ADAPTER = Adapter(
     name="cvat",
-    tool="CVAT",
-    address="",
     paths=("/api/functions", "/api/function_invocations"),
     router=router,
     error=lambda problem: {"error": problem.detail},
-    tokens=(basic_password,),
+    token=basic_password,
     sign_in="put it into the host of nuclio, as triton:TOKEN@HOST",
 )

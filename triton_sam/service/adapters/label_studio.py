@@ -236,12 +236,10 @@ def _polygon(segment: Segment) -> dict[str, Any] | None:
 
 ADAPTER = Adapter(
     name="label-studio",
-    tool="Label Studio",
-    address="/label-studio",
     paths=("/label-studio",),
     router=router,
     error=lambda problem: problem.detail,
-    tokens=(basic_password,),
+    token=basic_password,
     sign_in="enter a token of this service as the password of the basic authentication, with any user name",
     open_paths=("/label-studio", "/label-studio/", "/label-studio/health"),
 )

@@ -153,8 +153,6 @@ async def _pair(bridge: Bridge, model: str) -> Pair:
 
 ADAPTER = Adapter(
     name="osam",
-    tool="osam",
-    address="",
     paths=("/api/generate",),
     router=router,
     error=lambda problem: {"detail": problem.detail},

@@ -240,11 +240,9 @@ async def _pair(bridge: Bridge, kind: str) -> Pair:
 
 ADAPTER = Adapter(
     name="qupath",
-    tool="QuPath (samapi)",
-    address="/sam/",
     paths=("/sam",),
     router=router,
     error=lambda problem: {"detail": problem.detail},
-    tokens=(basic_password,),
+    token=basic_password,
     open_paths=("/sam/version/",),
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from ..engine import Pair
 from ..problems import Problem
 from ..quotas import CALLER
 from ..store import StoredImage
-from .adapter import Adapter, query_token
+from .adapter import Adapter
 from .bridge import Bridge, Lenient, Target, json_answer
 from .roboflow_concepts import ConceptRequest, find_concepts
 
@@ -313,11 +314,9 @@ def _outer_pixels(ring: npt.NDArray[np.float64], mask: BoolArray) -> list[list[i
 
 ADAPTER = Adapter(
     name="roboflow",
-    tool="Roboflow (inference-sdk)",
-    address="",
     paths=("/sam2", "/sam3"),
     router=router,
     error=lambda problem: {"message": problem.detail},
-    tokens=(query_token("api_key"),),
+    token=lambda scope: parse_qs(scope.get("query_string", b"").decode("latin-1")).get("api_key", [""])[0],
     sign_in='give InferenceHTTPClient a token of this service as api_key, and configure api_key_transport="header"',
 )

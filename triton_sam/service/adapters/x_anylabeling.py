@@ -7,11 +7,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
+from starlette.datastructures import Headers
 
 from ...concepts.query import THRESHOLD
 from ..engine import Pair
 from ..problems import Problem
-from .adapter import Adapter, header_token
+from .adapter import Adapter
 from .bridge import Bridge, Lenient, Target, json_answer
 from .x_anylabeling_video import FINENESS, SUFFIX, Drawing, add_routes, pair_name, shapes_of, words_of
 
@@ -181,12 +182,10 @@ def error(problem: Problem) -> dict[str, Any]:
 
 ADAPTER = Adapter(
     name="x-anylabeling",
-    tool="X-AnyLabeling",
-    address="/x-anylabeling",
     paths=("/x-anylabeling",),
     router=router,
     error=error,
-    tokens=(header_token("Token"),),
+    token=lambda scope: Headers(scope=scope).get("Token", "").strip(),
     sign_in="enter a token of this service as the API key of the remote server",
     open_paths=("/x-anylabeling/health",),
 )

@@ -14,16 +14,16 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
 from pydantic import Field
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError, NewConnectionError
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.exceptions import HTTPError
 
-from ..transport.timed_sockets import CURRENT, Call, TimedTlsSocket, connect, resolve
+from ..transport.kserve import TimedConnection, TimedTlsConnection
+from ..transport.timed_sockets import CURRENT, Call, TimedTlsSocket, resolve
 from .budgets import MAX_FETCHES, Budgets
 from .problems import Problem
 from .schemas import Strict, examples
@@ -131,9 +131,16 @@ class FetchPool(urllib3.PoolManager):
 
     def __init__(self, *, public: bool = True) -> None:
         super().__init__(ssl_context=_tls_context(), retries=False)
-        self.pool_classes_by_scheme = (
-            {"http": _PublicHTTPPool, "https": _PublicHTTPSPool} if public else {"http": _HTTPPool, "https": _HTTPSPool}
+        self._kinds = (
+            {"http": _Public, "https": _PublicTls} if public else {"http": TimedConnection, "https": TimedTlsConnection}
         )
+
+    def _new_pool(
+        self, scheme: str, host: str, port: int, request_context: dict[str, Any] | None = None
+    ) -> HTTPConnectionPool:
+        pool = super()._new_pool(scheme, host, port, request_context)
+        pool.ConnectionCls = self._kinds[scheme]
+        return pool
 
 
 @functools.cache
@@ -144,54 +151,17 @@ def _tls_context() -> ssl.SSLContext:
     return context
 
 
-class _Timed(HTTPConnection):
-    is_public = False
-
-    def connect(self) -> None:
-        super().connect()
-        CURRENT.call.take(self.sock)  # with TLS, this is a different socket than that of _new_conn()
-
+class _Public(TimedConnection):
     def _new_conn(self) -> socket.socket:
         host, port = self._dns_host.strip("[]"), self.port or self.default_port
-        try:
-            if not self.is_public:
-                return connect(host, port, CURRENT.call)
-            # Checked before connecting, so that callers cannot find open ports of a private network, and afterwards,
-            # because the second lookup of a name may return another address.
-            _check(self.host, [str(each[4][0]) for each in resolve(host, port, CURRENT.call.left())])
-            return _checked(self.host, connect(host, port, CURRENT.call))
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise NewConnectionError(self, str(error)) from error
+        # Checked before connecting, so that callers cannot find open ports of a private network, and afterwards,
+        # because the second lookup of a name may return another address.
+        _check(self.host, [str(each[4][0]) for each in resolve(host, port, CURRENT.call.left())])
+        return _checked(self.host, super()._new_conn())
 
 
-class _TimedTLS(_Timed, HTTPSConnection):
+class _PublicTls(_Public, TimedTlsConnection):
     pass
-
-
-class _Public(_Timed):
-    is_public = True
-
-
-class _PublicTLS(_Public, HTTPSConnection):
-    pass
-
-
-class _HTTPPool(HTTPConnectionPool):
-    ConnectionCls = _Timed
-
-
-class _HTTPSPool(HTTPSConnectionPool):
-    ConnectionCls = _TimedTLS
-
-
-class _PublicHTTPPool(HTTPConnectionPool):
-    ConnectionCls = _Public
-
-
-class _PublicHTTPSPool(HTTPSConnectionPool):
-    ConnectionCls = _PublicTLS
 
 
 def _checked(host: str, connection: socket.socket) -> socket.socket:

@@ -185,23 +185,25 @@ def _pool_of(url: urllib3.util.Url, ca_certs: str | None) -> urllib3.HTTPConnect
     host = url.host or ""
     if url.scheme != "https":
         pool = urllib3.HTTPConnectionPool(host, url.port, maxsize=IDLE_CONNECTIONS)
-        pool.ConnectionCls = _TimedConnection
+        pool.ConnectionCls = TimedConnection
         return pool
     context = ssl.create_default_context(cafile=ca_certs)
     context.sslsocket_class = TimedTlsSocket
     secure = urllib3.HTTPSConnectionPool(host, url.port, maxsize=IDLE_CONNECTIONS, ssl_context=context)
-    secure.ConnectionCls = _TimedTlsConnection
+    secure.ConnectionCls = TimedTlsConnection
     return secure
 
 
-class _TimedConnection(HTTPConnection):
+class TimedConnection(HTTPConnection):
     """A connection whose reads and writes end at the deadline of the call of this thread."""
 
     def connect(self) -> None:
+        """Connect. The call can shut the connection down."""
         super().connect()
         CURRENT.call.take(self.sock)  # with TLS, this is not the socket of _new_conn()
 
     def request(self, *arguments: Any, **options: Any) -> None:
+        """Send a request, over a new connection if the last one was shut down."""
         if self.sock is not None and not CURRENT.call.take(self.sock):
             self.close()  # the previous call was cancelled just as it ended; http.client reconnects
         super().request(*arguments, **options)
@@ -213,8 +215,8 @@ class _TimedConnection(HTTPConnection):
             raise NewConnectionError(self, str(error)) from error
 
 
-class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
-    pass
+class TimedTlsConnection(TimedConnection, HTTPSConnection):
+    """A TimedConnection with TLS."""
 
 
 def _cause(error: HTTPError) -> Exception:

@@ -8,12 +8,10 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 30.0
 """Maximum seconds for the head of a request. Between two requests, uvicorn waits for 5 s."""
-HEAD_BYTES = 1 << 20
-"""Maximum bytes of the head of a request. h11 accepts less, and httptools, which uvicorn prefers, any number."""
 LINGER_SECONDS = 30.0
 """Maximum seconds for the rest of a body after the response; nginx's lingering_time.
 
@@ -74,36 +72,26 @@ class Lingering:
         await send(end)
 
 
-class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class _Limited(H11Protocol):  # not httptools, which accepts heads of any size
     unread_seconds = 90.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        is_body = self.cycle is not None and self.cycle.more_body
         super().data_received(data)
         if self.transport.get_protocol() is self and (self.cycle is None or self.cycle.response_complete):
-            self._head_bytes += 0 if is_body else len(data)
-            if self._head_bytes > HEAD_BYTES:
-                self.transport.abort()
             self._await_head()
             return
         self._head_came()
         if self.transport.get_protocol() is not self:  # the connection belongs to a WebSocket now
             self._was_read()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        if self.cycle is not None:
-            self.cycle.more_body = False  # otherwise, after an early response, the next head would count as a body
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -128,7 +116,6 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def _head_came(self) -> None:
-        self._head_bytes = 0
         if self._head is not None:
             self._head.cancel()
             self._head = None
@@ -140,5 +127,5 @@ class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def limited(unread_seconds: float) -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP protocol with timeouts. Connections that exceed them are aborted."""
+    """Return uvicorn's protocol on h11 with timeouts. Connections that exceed them are aborted."""
     return type("Limited", (_Limited,), {"unread_seconds": unread_seconds})

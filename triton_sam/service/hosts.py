@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from .problems import Problem, response
 
@@ -52,10 +51,7 @@ class TrustedHosts:
             "--allowed-host and this name",
             code="host",
         )
-        if scope["type"] == "http":
-            await response(problem)(scope, receive, send)
-        else:
-            await WebSocket(scope, receive, send).send_denial_response(response(problem))
+        await response(problem)(scope, receive, send)
 
     def trusts(self, host: str) -> bool:
         """Whether a header Host is allowed. Old clients send none; browsers always do."""

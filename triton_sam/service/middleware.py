@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from .._common.text import shortened
 from .._common.tracing import current_trace
@@ -128,31 +127,19 @@ class Guard:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._open(scope, receive, send)
-            return
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         with contextlib.ExitStack() as held:
             try:
-                self._check_origin(scope)
-                body = self._admit(scope, receive, held)
+                check_origin(scope, self._settings.origins, self._settings.allowed_hosts)
+                if scope["type"] == "http":
+                    receive = self._admit(scope, receive, held).receive
+                    send = Answer(send, self._settings, self._budgets).send
             except Problem as problem:
                 await response(problem)(scope, receive, send)
                 return
-            await self._app(scope, body.receive, Answer(send, self._settings, self._budgets).send)
-
-    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            self._check_origin(scope)
-        except Problem as problem:
-            await WebSocket(scope, receive, send).send_denial_response(response(problem))
-            return
-        await self._app(scope, receive, send)
-
-    def _check_origin(self, scope: Scope) -> None:
-        check_origin(scope, self._settings.origins, self._settings.allowed_hosts)
+            await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
         """Return the body of an admitted request; ``held`` returns its leases."""

@@ -6,7 +6,6 @@ import zipfile
 
 import pytest
 from PIL import Image
-from support.conditions import wait_until
 from support.running_browser import drag, edited, open_page
 
 FACTS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"
@@ -19,13 +18,6 @@ SLOW_DECODER = """() => { const plain = createImageBitmap;
     globalThis.decode = async () => done(await plain(file));
   }); }"""
 """The next image is decoded when the test calls decode()."""
-WITHOUT_FILES = """() => new Promise((done) => indexedDB.open("triton-sam").onsuccess = ({ target }) => {
-  const transaction = target.result.transaction("files", "readwrite");
-  transaction.objectStore("files").clear();
-  transaction.oncomplete = done; })"""
-ENTRIES = """() => new Promise((done) => indexedDB.open("triton-sam").onsuccess = ({ target: { result } }) => {
-  const counted = result.transaction("entries").objectStore("entries").count();
-  counted.onsuccess = () => (result.close(), done(counted.result)); })"""
 LABELS = "tritonSam.pictures.shelf.drawn.map(({ objects }) => objects.map((object) => object.label))"
 """Of the stored objects, by image."""
 DRAWN_PATHS = "tritonSam.pictures.shelf.drawn.map(({ entry }) => entry.path)"
@@ -85,11 +77,6 @@ def test_a_reload_and_other_images_lose_nothing(two_objects, images):
     page.page.reload()
     page.opened("shapes.jpg")
     assert page.page.evaluate(CHOICES) == ["true", False]
-    page.page.evaluate(WITHOUT_FILES)
-    page.page.reload()
-    page.ready()
-    wait_until(lambda: page.page.evaluate(ENTRIES) == 0)
-    assert page.page.locator("#thumbs button").count() == 0
 
 
 def test_a_mask_stays_until_the_next_one_is_there_and_goes_when_that_fails(shapes):

@@ -34,14 +34,8 @@ export class Library {
         for (const store of ["entries", "files"]) opening.result.createObjectStore(store, { keyPath: "key" });
       });
       this.#db = await answerOf(opening);
-      const transaction = this.#db.transaction(["entries", "files"]);
-      const reading = transaction.objectStore("entries").getAll();
-      const files = new Set(await answerOf(transaction.objectStore("files").getAllKeys()));
-      for (const { key, revision } of reading.result) {
-        this.#seen.add(revision);
-        if (!files.has(key)) void this.remove(key); // earlier versions wrote entries without files
-      }
-      const entries = reading.result.filter(({ key }) => files.has(key));
+      const entries = await answerOf(this.#db.transaction("entries").objectStore("entries").getAll());
+      for (const { revision } of entries) this.#seen.add(revision);
       return entries.sort((a, b) => a.order - b.order);
     } catch {
       return []; // A private window may reject the database. Then everything lasts until the page is closed.

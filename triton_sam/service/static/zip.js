@@ -22,17 +22,16 @@ export async function zip(files) {
     const title = new TextEncoder().encode(name);
     const common = [short(20), short(UTF8), short(STORED), short(0), short(YEAR_1980), long(checksum(bytes))];
     common.push(long(bytes.length), long(bytes.length), short(title.length), short(0));
-    const local = join([long(LOCAL), ...common, title]);
     const attributes = [short(0), short(0), short(0), long(0), long(at)];
-    directory.push(join([long(CENTRAL), short(20), ...common, ...attributes, title]));
-    parts.push(local, bytes);
-    at += local.length + bytes.length;
+    directory.push(long(CENTRAL), short(20), ...common, ...attributes, title);
+    parts.push(long(LOCAL), ...common, title, bytes);
+    at += HEAD + title.length + bytes.length;
   }
   if (at > 0xffffffff || files.length > 0xffff) throw new Error("more than 4 GB or 65535 files do not fit into one ZIP");
-  const list = join(directory);
+  const list = new Blob(directory);
   const count = short(files.length);
-  const end = join([long(END), short(0), short(0), count, count, long(list.length), long(at), short(0)]);
-  return new Blob([...parts, list, end], { type: "application/zip" });
+  const end = [long(END), short(0), short(0), count, count, long(list.size), long(at), short(0)];
+  return new Blob([...parts, list, ...end], { type: "application/zip" });
 }
 
 /** Return the files of a ZIP that zip() wrote, as Map of name -> Blob. Any other ZIP is an error. */
@@ -62,16 +61,6 @@ function short(value) {
 
 function long(value) {
   return new Uint8Array([value & 255, (value >>> 8) & 255, (value >>> 16) & 255, value >>> 24]);
-}
-
-function join(parts) {
-  const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    bytes.set(part, at);
-    at += part.length;
-  }
-  return bytes;
 }
 
 /** CRC-32 as in the appendix of the PNG specification; ZIP uses the same one. */

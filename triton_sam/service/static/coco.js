@@ -2,7 +2,7 @@
 
 import { fillRings, spansOfBitmap } from "./bitmap.js";
 import { lineOf } from "./scene.js";
-import { measure, runsOf, spansOf, toRle } from "./spans.js";
+import { measure, runsOf, spansOf, spansOfRuns, toRle } from "./spans.js";
 
 /** Return a COCO file's images, as [[path, [{label, name, rle, area, bbox, score}]]]. */
 export function readCoco(text) {
@@ -47,13 +47,6 @@ function rleOf(segmentation, size) {
   const isWhole = runs.every((run) => run >= 0) && runs.reduce((sum, run) => sum + run, 0) === size[0] * size[1];
   if (!isWhole) throw new Error("its run lengths are damaged");
   return typeof counts === "string" ? { size, counts } : toRle(spansOfRuns(runs), size);
-}
-
-function spansOfRuns(runs) {
-  const edges = [];
-  let at = 0;
-  for (const run of runs) edges.push((at += run));
-  return Int32Array.from(edges.slice(0, 2 * Math.floor(runs.length / 2)));
 }
 
 /** Return the pixels whose centre is inside any of the polygons [x, y, x, y, ...], as spans in each column. */

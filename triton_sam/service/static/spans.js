@@ -39,15 +39,12 @@ export function pathOf(rle, bbox = [0, 0, rle.size[1], rle.size[0]]) {
   const rows = Int32Array.from({ length: height }, (_, y) => Math.floor((y * cells.high) / height));
   const side = Math.max(cells.wide, cells.high);
   const covered = new Int32Array(side * side);
-  let at = 0;
-  runsOf(rle.counts).forEach((length, index) => {
-    if (index % 2) {
-      for (let pixel = at; pixel < at + length; pixel++) {
-        covered[rows[(pixel % tall) - top] * side + columns[Math.floor(pixel / tall) - left]]++;
-      }
+  const spans = spansOf(rle);
+  for (let i = 0; i < spans.length; i += 2) {
+    for (let pixel = spans[i]; pixel < spans[i + 1]; pixel++) {
+      covered[rows[(pixel % tall) - top] * side + columns[Math.floor(pixel / tall) - left]]++;
     }
-    at += length;
-  });
+  }
   const [inColumn, inRow] = [counted(columns, side), counted(rows, side)];
   const logits = new Int8Array(side * side);
   for (let y = 0; y < cells.high; y++) {
@@ -72,7 +69,11 @@ function counted(cellOf, side) {
 
 /** Return the spans of a compressed COCO encoding. */
 export function spansOf(rle) {
-  const runs = runsOf(rle.counts);
+  return spansOfRuns(runsOf(rle.counts));
+}
+
+/** Return the spans of alternating numbers of background and foreground pixels. */
+export function spansOfRuns(runs) {
   const spans = new Int32Array(2 * Math.floor(runs.length / 2));
   let at = 0;
   runs.forEach((length, index) => {

@@ -21,8 +21,8 @@ DECODERS_DIFFER = 3
 POINTS = "tritonSam.scene.active.points.map(({x, y, label}) => [Math.round(x), Math.round(y), label])"
 PROMPT = "[tritonSam.scene.active.points.length, tritonSam.scene.active.box]"
 BOXES = "tritonSam.scene.objects.map((object) => object.box)"
-CHOICE = "tritonSam.choiceOf(tritonSam.scene.active)"
-COUNTS = "tritonSam.scene.objects.map((object) => tritonSam.resultOf(object).scores.length)"
+CHOICE = "tritonSam.masks.choiceOf(tritonSam.scene.active)"
+COUNTS = "tritonSam.scene.objects.map((object) => tritonSam.masks.resultOf(object).scores.length)"
 FOCUSED = "document.activeElement"
 KEY_NAMES = {
     "pageup": "page up",

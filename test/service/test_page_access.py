@@ -96,7 +96,7 @@ def test_the_keyboard_alone_segments_an_object(shapes):
         keys.press("Tab")
     keys.press("Enter")
     assert "Arrow keys move it" in shapes.page.inner_text("#said")
-    scale = shapes.page.evaluate("tritonSam.screenOf(1, 0)[0] - tritonSam.screenOf(0, 0)[0]")
+    scale = shapes.page.evaluate("tritonSam.stage.screenOf(1, 0)[0] - tritonSam.stage.screenOf(0, 0)[0]")
     for _ in range(8):
         keys.press("ArrowLeft")
     keys.press("ArrowUp")
@@ -135,6 +135,6 @@ def test_the_keyboard_alone_segments_an_object(shapes):
         keys.press("Enter")
     keys.press("Enter")  # the last corner again
     edited(shapes, 1)
-    x, y, width, height = shapes.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.bbox")
+    x, y, width, height = shapes.page.evaluate("tritonSam.masks.resultOf(tritonSam.scene.active).found.bbox")
     assert (x, y) == (400, 300)
     assert (width, height) == (pytest.approx(50 / scale, abs=1), pytest.approx(50 / scale, abs=1))

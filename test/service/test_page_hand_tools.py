@@ -36,7 +36,7 @@ def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     assert np.array_equal(after["Object 1"], before["Object 1"])
     page.page.keyboard.press("x")
     drag(page, (80, 560), (320, 560))
-    page.wait(f"tritonSam.resultOf(tritonSam.scene.active).found.area !== {np.count_nonzero(after['Object 2'])}")
+    page.wait(f"tritonSam.masks.resultOf(tritonSam.scene.active).found.area !== {np.count_nonzero(after['Object 2'])}")
     erased = masks_of(page)["Object 2"]
     assert not (erased & line).any()
     assert not (erased & ~before["Object 2"]).any()
@@ -109,7 +109,7 @@ def test_objects_are_selected_copied_joined_subtracted_sorted_and_coloured(two_o
     both = masks["Object 1"] | masks["Object 2"]
     assert np.array_equal(masks_of(page)["Object 1"], both)
     page.page.click("#edit-subtract")
-    page.wait("tritonSam.resultOf(tritonSam.scene.active).found.area < " + str(np.count_nonzero(both)))
+    page.wait("tritonSam.masks.resultOf(tritonSam.scene.active).found.area < " + str(np.count_nonzero(both)))
     now = masks_of(page)
     assert np.array_equal(now["Object 1"], masks["Object 1"] & ~masks["Object 2"])
     assert np.array_equal(now["Object 2 copy"], masks["Object 2"])
@@ -189,7 +189,7 @@ def test_polygons_are_added_to_the_mask_and_taken_out(two_objects):
     for corner in CORNERS:
         page.click(*corner)
     page.page.click("#polygon-close")
-    page.wait(f"tritonSam.resultOf(tritonSam.scene.active).found.area !== {np.count_nonzero(after['Object 2'])}")
+    page.wait(f"tritonSam.masks.resultOf(tritonSam.scene.active).found.area !== {np.count_nonzero(after['Object 2'])}")
     cut = masks_of(page)["Object 2"]
     assert not cut[485:575, 105:295].any()
     assert np.array_equal(cut[:478], after["Object 2"][:478])

@@ -86,7 +86,7 @@ def test_nothing_overlaps_everything_has_a_name_and_fingers_hit(
 
 
 SHARE = """(() => {
-  const [[left, top], [right, bottom]] = [tritonSam.screenOf(0, 0), tritonSam.screenOf(800, 600)];
+  const [[left, top], [right, bottom]] = [tritonSam.stage.screenOf(0, 0), tritonSam.stage.screenOf(800, 600)];
   return (right - left) * (bottom - top) / (innerWidth * innerHeight);
 })()"""
 BEYOND = """[...document.querySelectorAll(".panel button, .top button")]
@@ -118,7 +118,7 @@ def test_the_image_has_a_large_part_of_every_window_and_stays_under_the_clicks(s
         assert page.page.evaluate(SHARE) > share, (width, height)
     page.click(200, 180)
     page.settled()
-    assert page.page.evaluate("tritonSam.screenOf(1, 0)[0] - tritonSam.screenOf(0, 0)[0]") > 0
+    assert page.page.evaluate("tritonSam.stage.screenOf(1, 0)[0] - tritonSam.stage.screenOf(0, 0)[0]") > 0
 
     # Chromium tells of an emulated ratio only together with a new size of the window: the stage keeps its own.
     resize(page, 1280, 800)
@@ -163,7 +163,7 @@ def test_a_finger_segments_objects(browser, service, images, viewport):
         for corner in [(100, 100), (600, 100), (600, 500), (100, 100)]:
             page.page.touchscreen.tap(*page.at(*corner))
         edited(page, 1)
-        area = page.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.area")
+        area = page.page.evaluate("tritonSam.masks.resultOf(tritonSam.scene.active).found.area")
         assert area == pytest.approx(500 * 400 / 2, rel=0.02)
         for width in (viewport["width"], 360):
             resize(page, width, viewport["height"])

@@ -102,7 +102,7 @@ def test_a_mask_stays_until_the_next_one_is_there_and_goes_when_that_fails(shape
     shapes.click(210, 220)
     shapes.wait("Boolean(globalThis.end)")
     shapes.page.evaluate("end({ status: 422, message: 'no' })")
-    shapes.wait("Boolean(tritonSam.resultOf(tritonSam.scene.active)?.error)")
+    shapes.wait("Boolean(tritonSam.masks.resultOf(tritonSam.scene.active)?.error)")
     assert painted() == bare
     shapes.page.keyboard.press("Control+z")  # to the mask of two clicks
     assert painted() == masked
@@ -110,7 +110,7 @@ def test_a_mask_stays_until_the_next_one_is_there_and_goes_when_that_fails(shape
     shapes.page.keyboard.press("Control+z")
     assert painted() == bare
     shapes.click(600, 450)  # another object with the number of the first one
-    shapes.wait("tritonSam.scene.objects.length === 1 && !tritonSam.resultOf(tritonSam.scene.active)")
+    shapes.wait("tritonSam.scene.objects.length === 1 && !tritonSam.masks.resultOf(tritonSam.scene.active)")
     assert painted() == bare
 
 

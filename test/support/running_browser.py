@@ -82,14 +82,14 @@ class Page:
         self.page.eval_on_selector(selector, "(each) => each.checked && each.click()")
 
     def at(self, x, y):
-        return self.page.evaluate(f"tritonSam.screenOf({x}, {y})")
+        return self.page.evaluate(f"tritonSam.stage.screenOf({x}, {y})")
 
     def click(self, x, y, **options):
         self.page.mouse.click(*self.at(x, y), **options)
 
     def settled(self):
         """Wait until all objects have their masks."""
-        self.wait("tritonSam.scene.objects.every((o) => !(o.points.length || o.box) || tritonSam.resultOf(o)?.logits)")
+        self.wait("tritonSam.scene.objects.every((o) => !(o.points.length || o.box) || tritonSam.masks.hasMask(o))")
 
     def facts(self):
         return self.page.locator(".object .facts").all_inner_texts()
@@ -98,7 +98,7 @@ class Page:
         """Return the colour of the canvas at a pixel of the image."""
         return self.page.evaluate(
             """([x, y]) => { const c = document.getElementById("canvas"), f = c.getBoundingClientRect();
-            const [px, py] = tritonSam.screenOf(x, y), r = c.width / f.width;
+            const [px, py] = tritonSam.stage.screenOf(x, y), r = c.width / f.width;
             return [...c.getContext("2d").getImageData((px - f.x) * r, (py - f.y) * r, 1, 1).data]; }""",
             [x, y],
         )
@@ -206,7 +206,7 @@ def slow_line(page: Page) -> Iterator[None]:
     session.detach()
 
 
-KINDS = "tritonSam.scene.objects.map((object) => tritonSam.resultOf(object)?.found?.kind ?? null)"
+KINDS = "tritonSam.scene.objects.map((object) => tritonSam.masks.resultOf(object)?.found?.kind ?? null)"
 
 
 def masks_of(page: Any) -> dict[str, np.ndarray]:

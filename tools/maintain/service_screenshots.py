@@ -65,8 +65,8 @@ def _show(page: Any) -> None:
     for index, (name, (x, y, number)) in enumerate(POINTS.items()):
         if index:
             page.click("#new-object")
-        page.mouse.click(*page.evaluate(f"tritonSam.screenOf({x}, {y})"))
-        _wait(page, f"tritonSam.scene.objects.filter((each) => tritonSam.resultOf(each)?.logits).length > {index}")
+        page.mouse.click(*page.evaluate(f"tritonSam.stage.screenOf({x}, {y})"))
+        _wait(page, f"tritonSam.masks.finished.length > {index}")
         page.locator(".candidates button").nth(_best(page, x, y, truth == number)).click()
         field = page.locator(".object input:not(.label)").nth(index)
         field.fill(name)

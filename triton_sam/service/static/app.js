@@ -82,11 +82,6 @@ connectControls(page);
 installKeys(page.actions, $("key-list"), (key) => page.handTools.tool?.key(key) ?? false);
 // For tests, measurements, and the browser's console.
 globalThis.tritonSam = page;
-Object.assign(page, {
-  resultOf: (object) => page.masks.resultOf(object),
-  choiceOf: (object) => page.masks.choiceOf(object),
-  screenOf: (x, y) => page.stage.screenOf(x, y),
-});
 
 /** Render the state: everything around the canvas at once, the canvas in the next frame. */
 function show() {

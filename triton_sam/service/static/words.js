@@ -31,10 +31,6 @@ export class Words {
     return $("words-text").value.split(",").map((word) => word.trim()).filter(Boolean);
   }
 
-  get examples() {
-    return this.#examples;
-  }
-
   /** Focus the field, if there is one. */
   focus() {
     if (!$("words").hidden) $("words-text").select();

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from ...concepts.query import MAX_TEXTS
 from ...families.base import Size
@@ -35,14 +35,6 @@ CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 MAX_CONFIG = 1 << 20
 
 
-class Context(Lenient):
-    result: list[Region] = Field(default_factory=list)
-
-
-class Parameters(Lenient):
-    context: Context | None = None
-
-
 class Task(Lenient):
     id: int | str | None = None
     data: dict[str, Any] = Field(default_factory=dict)
@@ -51,7 +43,7 @@ class Task(Lenient):
 class PredictRequest(Lenient):
     tasks: list[Task] = Field(default_factory=list)
     label_config: str = Field(default="", max_length=MAX_CONFIG)
-    params: Parameters | None = None
+    regions: list[Region] = Field(default_factory=list, validation_alias=AliasPath("params", "context", "result"))
 
 
 @dataclass(frozen=True)
@@ -79,8 +71,7 @@ class _Tool:
         )
 
     async def predict(self, request: Request, body: PredictRequest) -> Response:
-        regions = body.params.context.result if body.params is not None and body.params.context is not None else []
-        words = words_of(regions)
+        regions, words = body.regions, words_of(body.regions)
         if not body.tasks:
             return json_answer({"results": []})
         if words or not regions:

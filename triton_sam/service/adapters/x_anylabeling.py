@@ -97,7 +97,6 @@ def router(bridge: Bridge) -> APIRouter:
         body = await bridge.read(request, PredictRequest)
         pair = await bridge.pair(body.model if body.model in bridge.pairs else pair_name(body.model))
         parameters = body.params
-        parameters.check()
         targets = targets_of(parameters.marks)
         shapes: list[dict[str, Any]] = []
         if parameters.text_prompt and not targets:

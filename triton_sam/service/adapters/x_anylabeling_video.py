@@ -8,7 +8,6 @@ Reference: app/api/video.py of X-AnyLabeling-Server, used as a contract.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import secrets
 from collections.abc import AsyncGenerator
@@ -42,13 +41,9 @@ MOST_GROUPS = 1_000_000
 
 
 class Drawing(Lenient):
-    epsilon_factor: float = FINENESS
+    epsilon_factor: float = Field(default=FINENESS, ge=0, le=1, allow_inf_nan=False)
     show_boxes: bool = False
     show_masks: bool = True
-
-    def check(self) -> None:
-        if not math.isfinite(self.epsilon_factor) or not 0 <= self.epsilon_factor <= 1:
-            raise Problem(422, "epsilon_factor must lie between 0 and 1")
 
 
 def shapes_of(segment: Segment, drawing: Drawing, label: str = LABEL, group: int | None = None) -> list[dict[str, Any]]:
@@ -184,7 +179,6 @@ def add_routes(api: APIRouter, bridge: Bridge) -> None:
     async def prompt(request: Request) -> Response:
         """Return the shapes of the clicked object, or of all instances of words, in a frame."""
         body = await bridge.read(request, PromptRequest)
-        body.params.check()
         state = _find(bridge, body.session_id)
         if body.text_prompt and body.text_prompt.strip():
             shapes = await _name(bridge, request, state, body)

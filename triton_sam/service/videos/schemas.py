@@ -16,10 +16,9 @@ from ..faults import validated
 from ..schemas import (
     SINGLE_FORMATS,
     Area,
-    Box,
     CocoBox,
-    Labels,
     Point,
+    Prompt,
     RleMask,
     Score,
     SingleFormat,
@@ -39,7 +38,7 @@ FrameIndex = Annotated[int, Field(ge=0, lt=MAX_FRAME, description="The index of 
 ObjectId = Annotated[int, Field(ge=1, lt=MAX_FRAME, description="A number that the caller gives to the object.")]
 
 
-class VideoPrompt(Strict):
+class VideoPrompt(Prompt):
     """The prompt of one object in one frame: points, a box, both, or a mask."""
 
     model_config = examples(
@@ -53,10 +52,6 @@ class VideoPrompt(Strict):
     points: Annotated[list[Point], Field(fail_fast=True)] = Field(
         default_factory=list, max_length=MAX_POINTS, description="Each point is x, y in pixels of the frame."
     )
-    labels: Labels | None = Field(
-        default=None, max_length=MAX_POINTS, description="1 is foreground, 0 is background. Default: all are 1."
-    )
-    box: Box | None = Field(default=None, description="The box is x1, y1, x2, y2 in pixels.")
     mask_rle: RleMask | None = Field(default=None, description="A mask, in place of points and box.")
     clear_old_points: bool = Field(
         default=True, description="Whether earlier points of this object in this frame are forgotten."

@@ -33,12 +33,10 @@ _BRANCH = re.compile(r"constrained-\w+|int|float|str|bool|[A-Z][A-Za-z]*|.*[\[(]
 
 
 def install(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def _invalid(request: Request, error: RequestValidationError) -> Response:
-        return answer(request, error)
+    app.exception_handler(RequestValidationError)(answer)
 
 
-def answer(request: Request, error: RequestValidationError) -> Response:
+async def answer(request: Request, error: RequestValidationError) -> Response:
     """Return the response to a request that does not fit its route: 404 for an id, 415 for a wrong header, else 422."""
     faults = error.errors()[:MAX_FAULTS]
     first = _deepest(faults)

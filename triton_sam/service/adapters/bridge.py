@@ -8,7 +8,7 @@ import binascii
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -104,7 +104,7 @@ class Bridge:
     ) -> None:
         self.engine = engine
         self.videos = videos
-        self._requests = requests
+        self.run = requests.run
         self._searches = searches
 
     @property
@@ -187,7 +187,7 @@ class Bridge:
                         found[number].append(result)
             return found
 
-        return await self._requests.run(request, work())
+        return await self.run(request, work())
 
     async def instances(
         self,
@@ -211,7 +211,7 @@ class Bridge:
             found = await self.found(image, pair, texts, names=names, **filters)
             return _drawn(await self.in_thread(image.size, found, convert))
 
-        return await self._requests.run(request, work())
+        return await self.run(request, work())
 
     async def found(
         self,
@@ -226,10 +226,6 @@ class Bridge:
         check_pair(pair)
         asked = validated(FindRequest, names, text=list(texts) or None, **_given(filters))
         return await find(self.engine, pair, image, None, asked.to_query(image.size, image.size))
-
-    async def run(self, request: Request, work: Coroutine[Any, Any, Result], *, timeout: float | None = None) -> Result:
-        """Return the result of work, which is cancelled when the client disconnects or the time is up."""
-        return await self._requests.run(request, work, timeout=timeout)
 
     async def everything(
         self,
@@ -254,7 +250,7 @@ class Bridge:
         search = self._searches.start(image, pair, asked)
         try:
             seconds = self.engine.settings.search_seconds
-            objects, _ = await self._requests.run(request, search.objects(), timeout=seconds)
+            objects, _ = await self.run(request, search.objects(), timeout=seconds)
             return _drawn(await self.in_thread(image.size, enumerate(objects.values()), write))
         finally:
             search.leave()

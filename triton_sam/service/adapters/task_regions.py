@@ -148,7 +148,9 @@ def _polygon(value: Mapping[str, Any], size: Size) -> BoolArray:
 
 
 def _boxed(region: Region, size: Size) -> RequestedObject:
-    box = _box(region.value, size)
+    x, y, width, height = _numbers(region.value, "x", "y", "width", "height")
+    left, top = x * size[0] / 100, y * size[1] / 100
+    box = [left, top, left + width * size[0] / 100, top + height * size[1] / 100]
     return RequestedObject(Target(box=box), region.label, box)
 
 
@@ -162,12 +164,6 @@ def _owner(point: list[float], objects: Sequence[RequestedObject]) -> int | None
 def _point(value: Mapping[str, Any], size: Size) -> list[float]:
     x, y = _numbers(value, "x", "y")
     return [x * size[0] / 100, y * size[1] / 100]
-
-
-def _box(value: Mapping[str, Any], size: Size) -> list[float]:
-    x, y, width, height = _numbers(value, "x", "y", "width", "height")
-    left, top = x * size[0] / 100, y * size[1] / 100
-    return [left, top, left + width * size[0] / 100, top + height * size[1] / 100]
 
 
 def _numbers(value: Mapping[str, Any], *names: str) -> list[float]:

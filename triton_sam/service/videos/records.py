@@ -23,7 +23,6 @@ class Records:
         self._budget = budget
         self._frames: dict[int, dict[int, MaskRecord]] = {}
         self._labels: dict[int, bytes] = {}
-        self.nbytes = 0
 
     def put(self, frame: int, records: Iterable[MaskRecord], labels: bytes | None = None) -> None:
         """Store masks of one frame; they replace earlier ones."""
@@ -89,7 +88,6 @@ class Records:
             self._frames[frame] = records
         if labels is not None:
             self._labels[frame] = labels
-        self.nbytes += more
         self._budget.book(more)
 
 

@@ -18,7 +18,7 @@ from ...inputs.video.base import FrameSource
 from ...inputs.video.streams import GrowingFrames, SharedPath
 from ...tracks.records import MaskRecord
 from .. import background
-from ..budgets import Budgets, stopping
+from ..budgets import stopping
 from ..engine import Engine, Pair
 from ..problems import Problem, cancelled
 from ..settings import ServiceSettings
@@ -100,14 +100,11 @@ class Videos:
         self.decoders = Decoders()
         self.sessions = Sessions(engine.settings.video_idle_seconds)
         self._engine = engine
+        self._budgets = engine.budgets
         self._folder: Folder | None = None
         self._folder_lock = threading.Lock()
         self._checks = asyncio.Semaphore(CHECKS)
         self._is_stopping = False
-
-    @property
-    def _budgets(self) -> Budgets:
-        return self._engine.budgets
 
     async def start(self) -> None:
         self.sessions.start()

@@ -77,28 +77,6 @@ async def until(condition):
 pytestmark = pytest.mark.usefixtures("no_loose_ends")
 
 
-@pytest.fixture(scope="module")
-def image_path(images):
-    return images / "shapes.jpg"
-
-
-@over_http
-def test_documented_use(server, image_path, sync):
-    async def main():
-        client = SpeculativeSAM2Client(server.http_url.removeprefix("http://"))
-        client.set_image(image_path)  # the sync call inside of a loop, as documented
-        session_id = "user_session_1"
-        tasks = await queue_multiple_requests(client, PATH, LABELS, session_id)
-        client.cancel_session_requests(session_id)
-        result = await wait_for_latest_result(tasks, client, session_id)
-        await all_ended(tasks)
-        assert [task.cancelled() for _, task in tasks] == [True] * 49 + [False]
-        await client.aclose()
-        return result
-
-    assert_same(asyncio.run(main()), sync.predict(PATH[-1], [1]))
-
-
 @over_grpc
 def test_the_newest_position_comes_after_at_most_two_decodes(server, sync, computed):
     """One that was on the wire before, and its own. The server is stopped until all positions are there."""

@@ -37,6 +37,7 @@ from support.checkpoint_files import (  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import checkpoint as checkpoint_module  # noqa: E402
 from triton_sam.export.stored import Stored  # noqa: E402
+from triton_sam.export.weights import read_state_dict  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,11 @@ def test_old_formats(tmp_path: Path) -> None:
         )
         with pytest.raises(CheckpointError, match=r"x.pth has PyTorch's old format \(before 1.6\), .*: use --trace$"):
             read(tmp_path / "x.pth")
+    content = {"model": {"weight": torch.zeros(100)}, "more": argparse.Namespace()}
+    torch.save(content, tmp_path / "x.pth", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"not a readable PyTorch checkpoint[^\n\033]*\Z") as caught:
+        read_state_dict(tmp_path / "x.pth", HINT)
+    assert "weights_only" not in str(caught.value)  # torch's error advises to run the code in the file
     (tmp_path / "storages").touch()
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         archive.add(tmp_path / "storages", "storages")

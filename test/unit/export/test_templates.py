@@ -153,17 +153,6 @@ def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> 
         assert one == other
 
 
-@pytest.mark.slow
-def test_random_weights_fill_the_template_with_those_of_the_official_model(tmp_path: Path) -> None:
-    random = exported("mobilesam", tmp_path / "a", model="micro", random_seed=5)
-    checkpoint = checkpoint_of("mobilesam", tmp_path / "weights.pt")
-    loaded = filled("mobilesam", tmp_path / "b", checkpoint=checkpoint)
-    for role, path in random.files.items():
-        one, other = (onnx.load(each) for each in (path, loaded.files[role]))
-        assert one.graph == other.graph
-    assert random.metadata["triton_sam.checkpoint"] == "random seed 5"
-
-
 WITHOUT_TORCH = """
 import sys
 for name in ("torch", "torchvision", "sam2", "transformers", "timm", "mobile_sam", "segment_anything"):
@@ -192,15 +181,6 @@ def test_damaged_weights_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="NaN or infinity"):
         exported("mobilesam", tmp_path / "models", checkpoint=damaged)
     assert files_of(tmp_path / "models") == {}
-
-
-def test_the_tensors_decide_the_size(checkpoint: Path, tmp_path: Path) -> None:
-    assert filled("mobilesam", tmp_path, checkpoint=checkpoint).metadata["triton_sam.config"] == "mobilesam_micro"
-
-
-def test_a_size_that_the_tensors_contradict_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="does not fit"):
-        exported("mobilesam", tmp_path, checkpoint=checkpoint, model="vit_t")
 
 
 @pytest.mark.parametrize(

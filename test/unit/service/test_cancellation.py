@@ -134,13 +134,6 @@ async def test_work_that_takes_too_long_is_cancelled(metrics, whole, own):
     assert cancelled(metrics) == 0
 
 
-async def test_a_request_may_have_more_time_than_others(metrics):
-    task = await begun(CancellableRequests(0.01, metrics), Client(), work := Work(), timeout=60)
-    await asyncio.sleep(0.05)
-    work.goes_on.set()
-    assert await task == "masks"
-
-
 async def test_a_fault_of_a_body_that_nobody_reads_is_the_answer(requests, metrics):
     work = Work()
     with pytest.raises(Problem) as caught:

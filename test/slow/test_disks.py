@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.contents import files_below
 from support.session_requests import colored
 
 from triton_sam import SAM2TritonClient
@@ -51,11 +52,6 @@ def disk(tmp_path):
     yield mount
     if os.path.ismount(folder):
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def read_files(folder):
-    """Return the content of all files in a folder, by their relative paths."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_download_that_fills_the_disk_can_be_repeated(disk):
@@ -126,7 +122,7 @@ def test_annotations_that_fill_the_disk_go_on_when_there_is_room(disk, tmp_path,
 def test_a_read_only_repository_is_served_and_stays_unchanged(disk, images, capsys):
     repository = disk("size=40m") / "models"
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*", "[2-9]"))
-    before = read_files(repository)
+    before = files_below(repository)
     disk("size=40m,ro")
     for command in (
         ["config", "sam2", "--model-repository", str(repository), "--accelerator", "cuda"],
@@ -140,7 +136,7 @@ def test_a_read_only_repository_is_served_and_stays_unchanged(disk, images, caps
     ):
         client.set_image(images / "shapes.jpg")
         assert (client.predict([[200, 180]])[0] > 0).any()
-    assert read_files(repository) == before
+    assert files_below(repository) == before
 
 
 def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.contents import files_below
 
 from triton_sam.annotate import job
 from triton_sam.client.server_models import FIXED_IMAGE
@@ -136,8 +137,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the content of all files below a folder except the lock."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and ".annotate.lock" not in path.name)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return {name: content for name, content in files_below(folder).items() if ".annotate.lock" not in name}
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

@@ -6,13 +6,13 @@ asked a server would be another one. Tables are by command. A check that several
 
 import shlex
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.annotated import write_data_set
 from support.commands import copy_committed
+from support.contents import files_below
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
@@ -328,10 +328,6 @@ def surroundings(files, monkeypatch):
     monkeypatch.setattr("triton_sam.export.registry.export", lambda *_: pytest.fail("it exported"))
 
 
-def names_below(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def mistakes(rows: list[tuple[str, str]], code: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Run commands; return what is wrong with the answers, all at once."""
     wrong = []
@@ -356,9 +352,9 @@ TABLES = [PREDICT, WORDS, EVERYTHING, TRACK, ANNOTATE, VERIFY, MODELS, HUB, MEAS
 
 @pytest.mark.parametrize("rows", TABLES, ids=lambda rows: rows[0][0].partition(" ")[0])
 def test_a_mistake_is_one_line_and_leaves_nothing(rows, files, capsys):
-    before = names_below(files)
+    before = files_below(files)
     assert mistakes(rows, 1, capsys) == []
-    assert names_below(files) == before
+    assert files_below(files) == before
 
 
 def test_a_mistake_about_a_large_image_is_one_line(files, capsys):
@@ -373,9 +369,9 @@ def test_a_missing_package_is_named_before_anything_is_done(package, line, words
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "triton_sam.benchmark.plot", raising=False)
-    before = names_below(files)
+    before = files_below(files)
     assert mistakes([(line, words)], 1, capsys) == []
-    assert names_below(files) == before
+    assert files_below(files) == before
 
 
 def test_what_cannot_be_parsed_ends_with_2(capsys):

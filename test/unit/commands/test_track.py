@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.commands import call
+from support.contents import files_below
 from support.in_process import InProcess
 from support.video_files import write_video
 from support.video_server import VideoServer, open_video
@@ -63,10 +64,6 @@ def track(*options: object) -> int:
     return call("track -q", *options)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def stream_of_frames() -> Any:
     """Return standard input with Motion JPEG."""
     stream = io.BytesIO()
@@ -89,7 +86,7 @@ def test_every_format_of_two_objects(video_server, clip, tmp_path, capsys):
         shown = sum(expected[frame, object_id].mask.any() for frame in range(FRAMES))
         assert re.fullmatch(rf"object {object_id}: in {shown} of 6 frames, mean score 0\.\d{{3}}", line)
     names = [f"masks/{frame:05d}.png" for frame in range(FRAMES)]
-    assert sorted(files(out)) == sorted([*names, "annotations.json", "masks.jsonl", "overlay.mp4", "track.json"])
+    assert sorted(files_below(out)) == sorted([*names, "annotations.json", "masks.jsonl", "overlay.mp4", "track.json"])
     records = {(record.frame, record.object_id): record for record in read_records(out / "masks.jsonl")}
     assert records.keys() == expected.keys()
     for key, record in records.items():
@@ -122,7 +119,7 @@ def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(
     if reverse:
         options += ["--reverse", "--range", f"0:{FRAMES}"]
     assert track(*options, "--out", tmp_path / "whole") == 0
-    expected = files(tmp_path / "whole")
+    expected = files_below(tmp_path / "whole")
     for frame in range(FRAMES):
         out = tmp_path / f"broken_{frame}"
         breaks_at(video_server, frame, error)
@@ -132,7 +129,7 @@ def test_a_second_run_after_an_interruption_at_any_frame_writes_equal_files(
         assert not (out / "annotations.json").exists()
         breaks_at(video_server, None)
         assert track(*options, "--out", out) == 0
-        assert files(out) == expected
+        assert files_below(out) == expected
 
 
 def test_killed_between_the_files_of_a_frame(video_server, clip, tmp_path, monkeypatch):
@@ -149,7 +146,7 @@ def test_killed_between_the_files_of_a_frame(video_server, clip, tmp_path, monke
         assert track(clip, *POINTS, "--format", "png", "--out", out) == 130
     assert (out / "masks/00000.png").exists()
     assert track(clip, *POINTS, "--format", "png", "--out", out) == 0
-    assert files(out) == files(tmp_path / "whole")
+    assert files_below(out) == files_below(tmp_path / "whole")
 
 
 def test_a_complete_run_is_repeated_only_for_a_lost_file(video_server, clip, tmp_path):
@@ -158,11 +155,11 @@ def test_a_complete_run_is_repeated_only_for_a_lost_file(video_server, clip, tmp
     assert track(*options) == 0
     assert track(*options, "--format", "coco") == 0
     assert video_server.operations().count("start_session") == 1
-    before = files(out)
+    before = files_below(out)
     assert "annotations.json" in before
     (out / "masks/00002.png").unlink()
     assert track(*options) == 0
-    assert files(out) == before
+    assert files_below(out) == before
 
 
 def renamed(clip: Path, names: list[str]) -> Path:
@@ -185,10 +182,10 @@ def renamed(clip: Path, names: list[str]) -> Path:
 def test_masks_have_the_names_of_the_images(video_server, clip, tmp_path, names):
     options = (*POINTS, "--format", "png", "--format", "coco", "--out")
     assert track(clip, *options, tmp_path / "numbered") == 0
-    numbered = files(tmp_path / "numbered")
+    numbered = files_below(tmp_path / "numbered")
     named, out = renamed(clip, names), tmp_path / "out"
     assert track(named, *options, out) == 0
-    before = files(out)
+    before = files_below(out)
     masks = {name: before[name] for name in before if name.startswith("masks/")}
     assert masks == {f"masks/{name}": numbered[f"masks/{frame:05d}.png"] for frame, name in enumerate(names)}
     assert before["masks.jsonl"] == numbered["masks.jsonl"]
@@ -198,11 +195,11 @@ def test_masks_have_the_names_of_the_images(video_server, clip, tmp_path, names)
     for _ in range(2):
         video_server.requests.clear()
         assert track(named, *options, out) == 0
-        assert files(out) == before
+        assert files_below(out) == before
         assert not video_server.requests
     (out / "masks" / names[2]).unlink()
     assert track(named, *options, out) == 0
-    assert files(out) == before
+    assert files_below(out) == before
 
 
 def test_images_of_one_stem_have_numbered_masks(video_server, clip, tmp_path, capsys):
@@ -224,7 +221,7 @@ def test_overwriting_removes_the_named_masks_of_the_run_before_alone(video_serve
     assert track(clip, *options, "--overwrite") == 0
     assert "naming of masks" not in json.loads((out / "track.json").read_text())["parameters"]
     masks = [f"masks/{frame:05d}.png" for frame in range(FRAMES)]
-    assert sorted(files(out)) == sorted([*own, *masks, "masks.jsonl", "track.json"])
+    assert sorted(files_below(out)) == sorted([*own, *masks, "masks.jsonl", "track.json"])
 
 
 def test_numbered_masks_of_an_earlier_version_are_not_mixed_with_named_ones(video_server, clip, tmp_path, capsys):
@@ -256,9 +253,9 @@ def test_other_images_of_the_same_names_are_another_video(video_server, clip, tm
 def test_a_mistake_about_the_server_is_told_before_results_are_removed(video_server, clip, tmp_path):
     options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "rle")
     assert track(*options) == 0
-    before = files(tmp_path / "out")
+    before = files_below(tmp_path / "out")
     assert track(*options, "--overwrite", "--model-repository", tmp_path) == 1
-    assert files(tmp_path / "out") == before
+    assert files_below(tmp_path / "out") == before
 
 
 def test_other_parameters_are_refused_and_overwritten(video_server, clip, tmp_path, capsys):
@@ -272,7 +269,7 @@ def test_other_parameters_are_refused_and_overwritten(video_server, clip, tmp_pa
     assert line.endswith(f"results of another prompts and --range: {again}")
     assert track(*other, "--overwrite") == 0
     pngs = [f"masks/0000{frame}.png" for frame in range(3)]
-    assert sorted(files(out)) == sorted([*pngs, "masks/notes.txt", "masks.jsonl", "track.json"])
+    assert sorted(files_below(out)) == sorted([*pngs, "masks/notes.txt", "masks.jsonl", "track.json"])
     for damaged in ('{"version": 1, "parameters": 5}', '{"version": 1}'):
         (out / "track.json").write_text(damaged)
         assert track(*other) == 1
@@ -337,7 +334,7 @@ def test_prompts_of_all_kinds_reach_the_server(video_server, clip, tmp_path):
     (tmp_path / "prompts.json").write_text(json.dumps(rows))
     more = ["--prompts", tmp_path / "prompts.json", "--out", tmp_path / "other", "--format", "rle"]
     assert track(clip, *more) == 0
-    assert files(tmp_path / "out") == files(tmp_path / "other")
+    assert files_below(tmp_path / "out") == files_below(tmp_path / "other")
     numbers = [number for number, name in enumerate(video_server.operations()) if name == wire.ADD_PROMPT]
     first, second, third = (video_server.arguments(number) for number in numbers[:3])
     assert (first["frame_index"], first["points"], first["labels"]) == (0, [[12, 12], [30, 30]], [1, 0])

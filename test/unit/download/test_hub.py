@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -17,6 +16,7 @@ pytestmark = pytest.mark.export
 pytest.importorskip("huggingface_hub")
 onnx = pytest.importorskip("onnx")
 
+from support.contents import files_below  # noqa: E402
 from support.fake_hub import COMMIT, DATA, TOKEN, FakeHub, checkpoint_files  # noqa: E402
 
 from triton_sam._common import process  # noqa: E402
@@ -52,14 +52,10 @@ def _clean(monkeypatch):
     monkeypatch.setattr("triton_sam.download.fetch.sleep", lambda seconds: None)
 
 
-def snapshot(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(("precision", "ending"), [("fp32", ""), ("fp16", "_fp16")])
 def test_files_lie_where_triton_looks(fake, tmp_path, precision, ending):
     files = download_onnx(SAM3, tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
-    assert snapshot(tmp_path) == {
+    assert files_below(tmp_path).keys() == {
         "sam3_encoder/config.pbtxt",
         "sam3_encoder/1/vision_encoder.onnx",
         f"sam3_encoder/1/vision_encoder{ending}.onnx_data",
@@ -119,12 +115,13 @@ def fetched(fake: FakeHub) -> list[str]:
 def test_what_is_in_place_is_not_fetched_again(fake, tmp_path):
     hub = Hub(fake.url, progress=False)
     files = download_onnx(SAM3, tmp_path, hub=hub)
-    before, times = snapshot(tmp_path), {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")}
+    before = files_below(tmp_path).keys()
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")}
     fetched(fake)
     (tmp_path / "sam3_encoder" / "config.pbtxt").write_text("# edited")
     assert download_onnx(SAM3, tmp_path, hub=hub) == files
     assert fetched(fake) == []
-    assert snapshot(tmp_path) == before
+    assert files_below(tmp_path).keys() == before
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")} == times
     assert "vision_encoder" in (tmp_path / "sam3_encoder" / "config.pbtxt").read_text()
     files["encoder"].write_bytes(b"damaged")  # its external data is right, so it is not fetched again
@@ -132,7 +129,7 @@ def test_what_is_in_place_is_not_fetched_again(fake, tmp_path):
     data.write_bytes(bytes(data.stat().st_size))
     download_onnx(SAM3, tmp_path, hub=hub)
     assert fetched(fake) == ["vision_encoder.onnx", data.name]
-    assert snapshot(tmp_path) == before
+    assert files_below(tmp_path).keys() == before
     assert data.read_bytes() == fake.files[f"onnx/{data.name}"]
     assert files["encoder"].read_bytes() == fake.files["onnx/vision_encoder.onnx"]
 
@@ -210,7 +207,7 @@ def test_refusals_are_one_line(fake, tmp_path, refusal, text):
     with pytest.raises(DownloadError, match=text) as caught:
         download_onnx(SAM3, tmp_path, hub=Hub(fake.url, progress=False))
     assert "\n" not in str(caught.value)
-    assert snapshot(tmp_path) == set()
+    assert files_below(tmp_path) == {}
 
 
 @pytest.fixture
@@ -228,7 +225,8 @@ def test_a_gated_checkpoint_goes_on(gated, tmp_path):
     assert ranges == [None, "bytes=100000-"]
     for name in ("config.json", "model.safetensors"):
         assert (folder / name).read_bytes() == gated.files[name]
-    assert {name for name in snapshot(folder) if not name.startswith(".cache")} == {"config.json", "model.safetensors"}
+    names = {name for name in files_below(folder) if not name.startswith(".cache")}
+    assert names == {"config.json", "model.safetensors"}
 
 
 def test_a_gated_checkpoint_of_wrong_content_and_a_repository_without_weights(gated, tmp_path):
@@ -258,14 +256,14 @@ def test_no_network_and_an_unknown_precision(tmp_path):
 
 def test_published_files_do_not_replace_the_encoder_of_words(fake, tmp_path, capsys):
     mirror, repository = ["--mirror", fake.url, "-q"], ["--model-repository", write_one_pass(tmp_path)]
-    before = snapshot(tmp_path)
+    before = files_below(tmp_path).keys()
     assert main(["setup", "sam3", "--precision", "fp32", *mirror, *repository]) == 1
     told = capsys.readouterr().err.strip()
     assert "`triton-sam setup sam3 --concepts`, give the published models another --name, or remove" in told
     assert "\n" not in told
-    assert (fetched(fake), snapshot(tmp_path)) == ([], before)
+    assert (fetched(fake), files_below(tmp_path).keys()) == ([], before)
     assert main(["setup", "sam3", "--name", "sam3_clicks", *mirror, *repository]) == 0
-    assert before < snapshot(tmp_path)
+    assert before < files_below(tmp_path).keys()
 
 
 def test_a_graph_is_not_installed_without_the_guard(fake, tmp_path, monkeypatch):

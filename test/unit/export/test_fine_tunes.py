@@ -16,6 +16,7 @@ pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 xxhash = pytest.importorskip("xxhash")
 
+from support.contents import files_below  # noqa: E402
 from support.family_exports import PACKAGES, SMALLEST  # noqa: E402
 from support.file_server import Server  # noqa: E402
 
@@ -71,10 +72,6 @@ def setup(server: Server, family: str, *options: str) -> int:
     return main(["setup", family, "--url", server.url + server.where, "--model-repository", "models", *options])
 
 
-def written(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(
     ("family", "layout"),
     [
@@ -93,7 +90,7 @@ def test_the_masks_are_the_official_ones(
     said = capsys.readouterr()
     assert said.out == f"{hashlib.sha256(publisher.content).hexdigest()}  checkpoints/cells.pt\n"
     assert said.err.count("decoder of instance segmentation, which is left out") == (layout == "micro-sam")
-    assert "cells/config.pbtxt" in written(tmp_path / "models")
+    assert "cells/config.pbtxt" in files_below(tmp_path / "models")
     files = {role: tmp_path / f"models/cells_{role}/1/model.onnx" for role in ("encoder", "decoder")}
     reference = registry.exporter(family).reference(official)
     rows = verify(reference, images / "coffee.jpg", {"onnxruntime": OnnxClient(files, family)})
@@ -113,7 +110,7 @@ def test_a_name_of_the_catalogue(
     )
     monkeypatch.setattr(catalogue, "catalogue", lambda: (row,))
     assert main(["setup", "sam1", "vit_b_lm", "--model-repository", "models", "-q"]) == 0
-    names = {name.partition("/")[0] for name in written(tmp_path / "models")}
+    names = {name.partition("/")[0] for name in files_below(tmp_path / "models")}
     assert names == {"vit_b_lm", "vit_b_lm_encoder", "vit_b_lm_decoder"}
     metadata = read_metadata(tmp_path / "models/vit_b_lm_encoder/1/model.onnx")
     assert metadata["triton_sam.checkpoint"] == "vit_b_lm"
@@ -153,7 +150,7 @@ def test_files_that_cannot_be_served_leave_nothing_behind(
     assert error in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
-    assert written(tmp_path) == set()
+    assert files_below(tmp_path) == {}
 
 
 def test_a_file_that_was_there_before_is_used_and_kept(publisher: Server, tmp_path: Path) -> None:
@@ -161,7 +158,7 @@ def test_a_file_that_was_there_before_is_used_and_kept(publisher: Server, tmp_pa
     Path("checkpoints/fine-tune.pt").write_bytes(b"precious")
     assert setup(publisher, "sam1", "-q") == 1
     assert publisher.requests == []
-    assert written(tmp_path) == {"checkpoints/fine-tune.pt"}
+    assert files_below(tmp_path) == {"checkpoints/fine-tune.pt": b"precious"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -179,7 +176,7 @@ def test_a_checkpoint_of_another_family_is_named(
         said = capsys.readouterr().err
         assert f"does not fit {get_family(other).label}" in said
         assert f"it is a checkpoint of {family} {table.quick_size}" in said
-    assert written(tmp_path) == {"mine.safetensors"}
+    assert files_below(tmp_path).keys() == {"mine.safetensors"}
 
 
 @pytest.mark.slow
@@ -222,7 +219,7 @@ def test_videos_have_the_official_masks(
     assert setup(publisher, "sam2", "--image-size", "512", "--name", "volumes", "-q") == 0
     config_name = read_metadata(tmp_path / "models/volumes_encoder/1/model.onnx")["triton_sam.config"]
     assert config_name == ("sam2_hiera_micro" if changes else "sam2.1_hiera_micro")
-    assert "volumes_video/1/model.py" in written(tmp_path / "models")
+    assert "volumes_video/1/model.py" in files_below(tmp_path / "models")
     clip = list(generate_clip(3, 8).images)
     size = clip[0].shape[1::-1]
     chosen = {title: verify_videos.cases(size, 8)[title] for title in ("correction in the middle", "mask prompt")}

@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from support.contents import files_below  # noqa: E402
 from support.tiny_models import Proved, Zeros, export_zeros  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -42,10 +43,6 @@ from triton_sam.repository.selection import read_repository, select_models, unlo
 from triton_sam.sessions.configs import video_program  # noqa: E402
 from triton_sam.transport import Transport  # noqa: E402
 from triton_sam.transport.url import parse_url  # noqa: E402
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -68,13 +65,13 @@ def test_a_wrong_checkpoint_changes_nothing(
     old: Path, tmp_path: Path, length: int | None, model: str | None, words: str
 ) -> None:
     pytest.importorskip("sam2")
-    checkpoint, before = tmp_path / "sam2.1_hiera_tiny.pt", snapshot(old)
+    checkpoint, before = tmp_path / "sam2.1_hiera_tiny.pt", files_below(old)
     torch.save({"model": {"weight": torch.ones(1000)}}, checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:length])
     with pytest.raises(CheckpointError, match=words) as caught:
         registry.export("sam2", Settings(old, checkpoint=checkpoint, model=model, progress=False))
     assert "\n" not in str(caught.value)
-    assert snapshot(old) == before
+    assert files_below(old) == before
 
 
 def full_disk(*_: Any, **__: Any) -> None:
@@ -82,17 +79,17 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 
 def test_full_disk_while_writing_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = snapshot(old)
+    before = files_below(old)
     monkeypatch.setattr(onnx_tools, "write", full_disk)
     with pytest.raises(ExportError, match="No space left") as caught:
         export_zeros(old, progress=False)
     assert "\n" not in str(caught.value)
-    assert snapshot(old) == before
+    assert files_below(old) == before
 
 
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
 def test_model_that_does_not_run_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch, role: str) -> None:
-    before, try_out = snapshot(old), onnx_tools.try_out
+    before, try_out = files_below(old), onnx_tools.try_out
 
     def refuse(path: Path) -> None:
         if role in path.parts[-3]:
@@ -102,7 +99,7 @@ def test_model_that_does_not_run_changes_nothing(old: Path, monkeypatch: pytest.
     monkeypatch.setattr(onnx_tools, "try_out", refuse)
     with pytest.raises(ExportError, match="ONNX Runtime refuses"):
         export_zeros(old, progress=False)
-    assert snapshot(old) == before
+    assert files_below(old) == before
 
 
 def test_failure_without_a_repository_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("mobile_sam")
 
+from support.contents import files_below  # noqa: E402
 from support.family_exports import SMALLEST  # noqa: E402
 
 from triton_sam._common.bundle import checkout  # noqa: E402
@@ -93,10 +94,6 @@ def filled(family: str, folder: Path, **settings: Any) -> Exported:
         return exported(family, folder, **settings)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("family", FAMILIES_WITH_TEMPLATES)
 def test_the_templates_belong_to_the_code_that_traces(family: str) -> None:
     made = json.loads(sources().MADE.read_text())
@@ -119,7 +116,7 @@ def test_each_official_size_has_the_graphs_of_its_table(family: str) -> None:
 def test_all_files_equal_those_of_a_trace(checkpoint: Path, tmp_path: Path, precision: str) -> None:
     filled("mobilesam", tmp_path / "filled", checkpoint=checkpoint, precision=precision)
     exported("mobilesam", tmp_path / "traced", checkpoint=checkpoint, precision=precision, model="micro", trace=True)
-    found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")
+    found, expected = files_below(tmp_path / "filled"), files_below(tmp_path / "traced")
     assert found.keys() == expected.keys()
     for name, content in expected.items():
         assert found[name] == content, name
@@ -139,7 +136,7 @@ def test_each_family_fills_the_files_of_a_trace(family: str, tmp_path: Path) -> 
     own = {"checkpoint": checkpoint, "video": get_family(family).tracking is not None}
     graphs = filled(family, tmp_path / "filled", **own).files
     traced = exported(family, tmp_path / "traced", model=SMALLEST[family], trace=True, **own).files
-    found, expected = files_of(tmp_path / "filled"), files_of(tmp_path / "traced")
+    found, expected = files_below(tmp_path / "filled"), files_below(tmp_path / "traced")
     assert found.keys() == expected.keys()
     for name, content in expected.items():
         assert found[name] == content or (family in ROUNDED and name.endswith((".onnx", "SHA256SUMS"))), name
@@ -170,7 +167,7 @@ def test_it_works_where_there_is_no_torch(checkpoint: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert "without PyTorch" in done.stderr
     filled("mobilesam", tmp_path / "expected", checkpoint=checkpoint)
-    assert files_of(tmp_path / "models") == files_of(tmp_path / "expected")
+    assert files_below(tmp_path / "models") == files_below(tmp_path / "expected")
 
 
 def test_damaged_weights_leave_nothing_behind(tmp_path: Path) -> None:
@@ -180,7 +177,7 @@ def test_damaged_weights_leave_nothing_behind(tmp_path: Path) -> None:
     damaged = checkpoint_of("mobilesam", tmp_path / "damaged.pt", damage)
     with pytest.raises(CheckpointError, match="NaN or infinity"):
         exported("mobilesam", tmp_path / "models", checkpoint=damaged)
-    assert files_of(tmp_path / "models") == {}
+    assert files_below(tmp_path / "models") == {}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("onnx")
 
 from support.commands import copy_committed
+from support.contents import files_below
 from support.tiny_models import write_family
 
 from triton_sam._common.bundle import bundled
@@ -209,11 +210,11 @@ def test_aliases_follow_a_model_of_another_size(committed, capsys):
     assert paintera(committed, "--pixels", "unit", "-q") == 0
     foreign = (committed / "my_sam_encoder" / "config.pbtxt").read_text().replace("my_sam_encoder", "foreign")
     write_folder(committed, "foreign", config=foreign.partition("\n")[2])
-    before = contents(committed)
+    before = files_below(committed)
     said = resize(committed, "sam2_encoder", "1024", "512")
-    changed = {path for path, content in contents(committed).items() if content != before[path]}
+    changed = {path for path, content in files_below(committed).items() if content != before[path]}
     names = ["my_sam_encoder", FRONT, "other_encoder"]
-    assert changed == {str(committed / name / "config.pbtxt") for name in ["sam2_encoder", *names]}
+    assert changed == {f"{name}/config.pbtxt" for name in ["sam2_encoder", *names]}
     assert sorted(said) == [
         "my_sam_encoder, another name of sam2_encoder, is written again: reload both",
         "other_encoder, another name of my_sam_encoder, is written again: reload both",
@@ -250,17 +251,13 @@ def paintera(repository, *options):
     return main(["alias", "paintera", *options, "--model-repository", str(repository)])
 
 
-def contents(repository):
-    return {str(path): path.read_bytes() for path in sorted(repository.rglob("*")) if path.is_file()}
-
-
 def add_sam1(repository, variant):
     for role in ("encoder", "decoder"):
         write_folder(repository, f"{variant}_{role}", config=SAM1)
 
 
 def test_a_front_end_is_written_listed_and_removed(committed, capsys):
-    before = contents(committed)
+    before = files_below(committed)
     assert paintera(committed, "--pixels", "normalised") == 0
     assert capsys.readouterr().out.split() == [FRONT]
     config = parse_config((committed / FRONT / "config.pbtxt").read_text())
@@ -272,7 +269,7 @@ def test_a_front_end_is_written_listed_and_removed(committed, capsys):
     assert main(["models", "--model-repository", str(committed)]) == 0
     assert f"{FRONT}         version 1 (alias of sam2_encoder)" in capsys.readouterr().out
     assert paintera(committed, "--remove") == 0
-    assert contents(committed) == before
+    assert files_below(committed) == before
     assert paintera(committed, "--remove") == 1
 
 
@@ -289,7 +286,7 @@ def test_an_ensemble_of_an_earlier_version_is_replaced(committed):
 
 def test_sam1_has_a_name_beside_its_encoder(committed, capsys):
     add_sam1(committed, "sam1")
-    before = contents(committed)
+    before = files_below(committed)
     assert paintera(committed) == 0
     said = capsys.readouterr()
     assert said.out.split() == [FRONT, "sam1_paintera_encoder"]
@@ -297,31 +294,31 @@ def test_sam1_has_a_name_beside_its_encoder(committed, capsys):
     config = parse_config((committed / "sam1_paintera_encoder" / "config.pbtxt").read_text())
     assert [tensor.name for tensor in config.input] == ["image", "jpeg_image", "valid_size"]
     assert paintera(committed, "--remove") == 0
-    assert contents(committed) == before
+    assert files_below(committed) == before
 
 
 def test_sam1_of_another_name_gives_its_name_to_the_front_end(committed):
     add_sam1(committed, "sam1_vit_h")
-    before = contents(committed)
+    before = files_below(committed)
     assert paintera(committed, "--sam1", "sam1_vit_h", "-q") == 0
     assert paintera(committed, "--sam1", "sam1_vit_h", "-q") == 0  # a second time keeps what it has kept
     assert read_repository(committed)["sam1_encoder"].dependencies(()) == {"sam1_vit_h_encoder"}
     (committed / "sam1_encoder" / "1" / "__pycache__").mkdir()
     assert paintera(committed, "--remove") == 0
-    assert contents(committed) == before
+    assert files_below(committed) == before
 
 
 def test_what_cannot_be_a_front_end_is_refused(committed, capsys):
     add_sam1(committed, "sam1_vit_h")
     add_sam1(committed, "sam1")
-    before = contents(committed)
+    before = files_below(committed)
     for options, words in (
         (["--sam1", "sam1_vit_h"], "sam1_encoder is a model and not an alias"),
         (["--sam2", "sam1_vit_h"], "sam1_vit_h_encoder is not an encoder of sam2"),
     ):
         assert paintera(committed, *options, "-q") == 1
         assert words in capsys.readouterr().err
-        assert contents(committed) == before
+        assert files_below(committed) == before
     with pytest.raises(RepositoryError, match="no output 'x'"):
         write_front(committed, Alias("y_encoder", "sam2_encoder", {"x": "y"}), "sam2")
 
@@ -332,7 +329,7 @@ def test_a_write_that_fails_leaves_what_was_there(committed, monkeypatch, failin
     alias = Alias("sam1_encoder" if old == "placeholder" else FRONT, "sam2_encoder")
     if old == "ensemble":
         write_alias(committed, alias)
-    before, write = contents(committed), aliases.atomic_write
+    before, write = files_below(committed), aliases.atomic_write
 
     def fail(path, content):
         if path.name == failing:
@@ -342,7 +339,7 @@ def test_a_write_that_fails_leaves_what_was_there(committed, monkeypatch, failin
     monkeypatch.setattr(aliases, "atomic_write", fail)
     with pytest.raises(OSError, match="No space"):
         write_front(committed, alias, "sam2")
-    assert contents(committed) == before
+    assert files_below(committed) == before
     monkeypatch.setattr(aliases, "atomic_write", write)
     write_front(committed, alias, "sam2")
     assert (committed / alias.name / "config.pbtxt").is_file()

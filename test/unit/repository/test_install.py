@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.contents import files_below
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import RepositoryError
@@ -37,10 +38,6 @@ def finished_files(tmp_path, content):
         moves.append((finished, tmp_path / "models" / f"sam2_{role}" / "1" / "model.onnx"))
     (tmp_path / "models").mkdir(exist_ok=True)
     return moves
-
-
-def files_below(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def weights_below(folder):

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from support.contents import files_below
 from support.large_images import SIZE, TileClient, draw, write_tiff
 
 from triton_sam.client.server_models import EncoderIdentity
@@ -40,10 +41,6 @@ def stored(slide):
 
 def features_of(pixels):
     return TileClient().encode_here(pixels)["image_embeddings"]
-
-
-def files_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_layout_is_that_of_micro_sam(slide, stored):
@@ -166,7 +163,7 @@ def test_a_killed_process_leaves_whole_tiles(kills, slide, stored, tmp_path):
     assert subprocess.run(command, env=path, check=False).returncode == 0
     with open_large_image(slide) as image:
         precompute(TileClient(), image, tmp_path / "whole.zarr", tile=512, overlap=128)
-    assert files_of(folder) == files_of(tmp_path / "whole.zarr")
+    assert files_below(folder) == files_below(tmp_path / "whole.zarr")
 
 
 def test_another_run_does_not_mix(slide, stored):

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import socket
+import ssl
+import subprocess
 import threading
 import time
 
@@ -92,6 +94,16 @@ class Server:
         self.requests.append((head.decode(), fields, body))
         self.asked.set()
         return self.requests[-1]
+
+
+def self_signed(folder):
+    """Create a certificate of localhost with openssl; return its path, and the context of a server that has it."""
+    key, path = folder / "key.pem", folder / "cert.pem"
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {path} -days 2 -subj /CN=localhost"
+    subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key)
+    return path, context
 
 
 @contextlib.contextmanager

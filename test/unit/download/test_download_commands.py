@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 from support.conditions import wait_until
 from support.file_server import CONTENT, NAME, Server, entry, get, names, serve, slowly, status
+from support.socket_server import self_signed
 
 from triton_sam import cli
 from triton_sam.download import catalogue as checkpoints
@@ -179,11 +179,7 @@ def test_nothing_listens(tmp_path, pauses):
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
 def test_untrusted_certificate_is_final(file_server, tmp_path, monkeypatch, pauses):
-    certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate} -days 2 -subj /CN=localhost"
-    subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    certificate, context = self_signed(tmp_path)
     file_server.socket = context.wrap_socket(file_server.socket, server_side=True)
     checkpoint = replace(
         entry(file_server, size=False), url=f"https://localhost:{file_server.server_port}/files/{NAME}"
@@ -191,7 +187,7 @@ def test_untrusted_certificate_is_final(file_server, tmp_path, monkeypatch, paus
     with pytest.raises(DownloadError, match="certificate of localhost is not trusted: set SSL_CERT_FILE"):
         checkpoints.download(checkpoint, tmp_path, progress=False)
     assert pauses == []
-    monkeypatch.setenv("SSL_CERT_FILE", certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert checkpoints.download(checkpoint, tmp_path, progress=False).read_bytes() == CONTENT
 
 

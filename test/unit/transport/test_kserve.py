@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from unittest.mock import Mock
@@ -27,6 +26,7 @@ from support.socket_server import (
     infer,
     reads_nothing,
     response,
+    self_signed,
     silent,
     tensors,
 )
@@ -172,13 +172,7 @@ def test_an_answer_before_the_body_is_read_is_heard():
 def certificate(tmp_path_factory):
     if shutil.which("openssl") is None:
         pytest.skip("makes a certificate with openssl")
-    folder = tmp_path_factory.mktemp("certificate")
-    key, path = folder / "key.pem", folder / "cert.pem"
-    make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {path} -days 2 -subj /CN=localhost"
-    subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path, key)
-    return path, context
+    return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
 WAYS = {"silent": silent, "full": reads_nothing, "head": dribbles("head"), "body": dribbles("body")}

@@ -1,21 +1,18 @@
 """Programs of the checkout start and report errors, and extras are installed by commands that work."""
 
-import contextlib
-import functools
-import http.server
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from pathlib import Path
 
 import pytest
 from pathspec import PathSpec
 from support.manifest import project
+from support.nginx_proxy import answering
 
 from triton_sam._common import bundle, extras
 from triton_sam._common.bundle import checkout
@@ -65,23 +62,15 @@ def one_line_error(*command):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
-def test_the_script_for_curl_tells_errors_in_one_line(tmp_path):
+def test_the_script_for_curl_tells_errors_in_one_line():
     script = ("bash", "scripts/infer_example.sh", "127.0.0.1")
     prompt = '{"points": [[200, 180]]}'
     assert "curl: (7)" in one_line_error(*script, "9", "test/images/shapes.jpg", prompt)
     assert "test/images/shape.jpg is neither a file" in one_line_error(*script, "9", "test/images/shape.jpg", prompt)
-    with serving(tmp_path) as port:  # a web server that is not Triton
-        assert "this answer is not from Triton: <" in one_line_error(*script, port, "test/images/shapes.jpg", prompt)
-
-
-@contextlib.contextmanager
-def serving(folder):
-    """Run a plain web server, and yield its port."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield str(server.server_port)
-        server.shutdown()
+    statuses = {"/v2/models/sam2/infer": 501}
+    with answering(("127.0.0.1", 0), statuses, b"<html>") as (port, _):  # a web server that is not Triton
+        said = one_line_error(*script, str(port), "test/images/shapes.jpg", prompt)
+    assert "this answer is not from Triton: <" in said
 
 
 def test_the_command_that_installs_an_extra_names_the_checkout(monkeypatch, tmp_path):

@@ -4,7 +4,6 @@ The test with too little shared memory runs this file as a program in a mount na
 """
 
 import hashlib
-import http.server
 import os
 import shlex
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.contents import files_below
+from support.file_server import Server
 from support.session_requests import colored
 
 from triton_sam import SAM2TritonClient
@@ -57,26 +57,19 @@ def disk(tmp_path):
 def test_a_download_that_fills_the_disk_can_be_repeated(disk):
     content = np.random.default_rng(0).bytes(6 << 20)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):  # without a length, so that the client cannot check the free space in advance
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
+    def send(handler):  # without a length, so that the client cannot check the free space in advance
+        handler.head(200)
+        handler.wfile.write(content)
 
     folder = disk("size=4m")
     wanted = {"size": None, "digest": f"sha256:{hashlib.sha256(content).hexdigest()}", "progress": False, "retries": 1}
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/file"
+    with Server() as server, server.running():
+        server.acts, url = [send] * 9, f"{server.url}/file"
         with pytest.raises(DownloadError, match="no space left"):
             fetch([url], folder / "file", **wanted)
         assert not (folder / "file").exists()
         disk("size=20m")
         assert fetch([url], folder / "file", **wanted).read_bytes() == content
-        server.shutdown()
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 

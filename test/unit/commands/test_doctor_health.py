@@ -1,19 +1,17 @@
 """`triton-sam doctor` on memory, disk and the packages of the service; `health` of pairs of another image size."""
 
-import contextlib
 import errno
 import json
 import re
-import socketserver
 import ssl
 import subprocess
-import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from support.commands import call, copy_committed, error_of
 from support.nginx_proxy import needs_openssl
+from support.socket_server import Server, always, response
 
 from triton_sam.client.server_models import ServerModels
 from triton_sam.commands import doctor, health
@@ -155,24 +153,6 @@ def tls(request, tmp_path_factory):
     return request.param, folder / "cert.pem", context
 
 
-@contextlib.contextmanager
-def listening(answer, context=None):
-    """Yield the port of a server that sends the answer to each connection."""
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self):
-            with contextlib.suppress(OSError):
-                peer = self.request if context is None else context.wrap_socket(self.request, server_side=True)
-                with peer:
-                    peer.recv(1 << 16)
-                    peer.sendall(answer)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
 def not_ready(capsys, url, *options):
     """Return what `health` and `doctor` print about the server at a URL."""
     assert call(f"health --url {url}", *options) == 1
@@ -192,25 +172,26 @@ def test_a_certificate_that_is_not_trusted_is_named(tls, scheme, capsys):
         "untrusted": ("self.signed certificate", "--ca-certs"),
         "of another name": ("[Hh]ostname .*", "create one for this name"),
     }[kind]
-    with listening(b"", context) as port:
+    with Server(always(b""), context) as server:
+        url = server.url.replace("https", scheme)
         options = [] if kind == "untrusted" else ["--ca-certs", certificate]
-        health_says, finding = not_ready(capsys, f"{scheme}://localhost:{port}", *options)
+        health_says, finding = not_ready(capsys, url, *options)
     for text in (health_says, finding["text"]):
-        assert re.search(rf"TLS to {scheme}://localhost:{port} failed: {reason}: .*{advice}", text)
+        assert re.search(rf"TLS to {url} failed: {reason}: .*{advice}", text)
     assert finding["mend"] is None
 
 
 def test_another_program_is_not_reported_as_no_server(capsys):
-    with listening(b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as port:
-        health_says, finding = not_ready(capsys, f"http://127.0.0.1:{port}")
-    words = f"http://127.0.0.1:{port} does not answer like a Triton server (HTTP status 501)"
+    with Server(always(response(b"", "501 Not Implemented", Connection="close"))) as server:
+        health_says, finding = not_ready(capsys, server.url)
+    words = f"{server.url} does not answer like a Triton server (HTTP status 501)"
     assert words in health_says
     assert (finding["text"], finding["mend"]) == (words, None)
 
 
 def test_metrics_of_another_protocol_are_none():
-    with listening(b"\x00\x00\x12\x04\x00\r\n") as port:
-        assert doctor.server_gpus(f"http://127.0.0.1:{port}/metrics") is None
+    with Server(always(b"\x00\x00\x12\x04\x00\r\n")) as server:
+        assert doctor.server_gpus(f"{server.url}/metrics") is None
 
 
 def test_no_server_names_the_command_that_starts_one(capsys):
@@ -239,9 +220,9 @@ def test_a_server_elsewhere_is_started_on_its_host(capsys):
 )
 def test_an_error_of_a_proxy_names_a_command(status, words, mend, capsys):
     body = json.dumps({"error": words.partition(": ")[2]}).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
-    with listening(head.encode() + b"\r\n\r\n" + body) as port:
-        _, finding = not_ready(capsys, f"http://127.0.0.1:{port}")
+    answer = response(body, status, Content_Type="application/json", Connection="close")
+    with Server(always(answer)) as server:
+        _, finding = not_ready(capsys, server.url)
     assert words in finding["text"]
     assert finding["mend"].startswith(mend)
 

@@ -11,9 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -21,38 +19,11 @@ pytest.importorskip("fcntl")
 if not sys.platform.startswith("linux"):
     pytest.skip("the local server needs Linux", allow_module_level=True)
 
+from support.socket_server import Server, response
+
 from triton_sam.local_server import leftovers, output, stubs, supervisor
 from triton_sam.local_server.control import find_closed_server
 from triton_sam.local_server.serve import _new_text, _open_at
-
-
-class Triton(HTTPServer):
-    """Answers like Triton: a list of models, and their configurations."""
-
-    def __init__(self):
-        self.index = []
-        self.config = {"error": "a key is needed"}
-        super().__init__(("127.0.0.1", 0), Answer)
-
-
-class Answer(BaseHTTPRequestHandler):
-    server: Triton
-
-    def do_POST(self):
-        self.send(self.server.index)
-
-    def do_GET(self):
-        self.send(self.server.config)
-
-    def send(self, answer):
-        content = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
 
 
 def job_of(folder, *command, log_file="", grpc_port=0):
@@ -63,12 +34,16 @@ def job_of(folder, *command, log_file="", grpc_port=0):
 
 @pytest.fixture
 def triton():
-    with Triton() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    """Answers like Triton: a list of models, and their configurations."""
+
+    def serve(server, connection):
+        while request := server.read(connection):
+            answer = server.index if request[0].startswith("POST") else server.config
+            connection.sendall(response(json.dumps(answer).encode()))
+
+    with Server(serve) as server:
+        server.index, server.config = [], {"error": "a key is needed"}
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def row(name, state="READY", reason=""):
@@ -76,7 +51,7 @@ def row(name, state="READY", reason=""):
 
 
 def watch_of(triton, expected=frozenset()):
-    return stubs.StubWatch(os.getpid(), ("127.0.0.1", triton.server_port), expected)
+    return stubs.StubWatch(os.getpid(), ("127.0.0.1", int(triton.url.rpartition(":")[2])), expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Exports of small random models of the official code, cached on the disk between test runs."""
+"""Exports of small random models of the official code, cached on the disk between test runs, and runs of graphs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
 from support.two_workers import cached_in_group
 
@@ -22,6 +24,8 @@ import triton_sam
 from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
 from triton_sam.sessions.configs import write_programs
+
+Arrays = dict[str, np.ndarray]
 
 PACKAGES = {
     "sam1": "segment_anything",
@@ -150,3 +154,22 @@ def all_families(folder: Path) -> Path:
                 shutil.copytree(bundled("model_repository") / name / "1", folder / name / "1")
                 shutil.copy(bundled("model_repository") / name / "config.pbtxt", folder / name)
     return folder
+
+
+def session_of(model: Any, *, fused: bool = True) -> Any:
+    """Return a session of ONNX Runtime for a graph or a file. It logs no errors, because it raises them."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if not fused:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    content = model if isinstance(model, Path) else model.SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def run_graph(model: Any, inputs: Arrays, names: Sequence[str] = ()) -> Arrays:
+    """Return outputs of a graph, a file or a session by name: those of the names, or all."""
+    session = model if hasattr(model, "run") else session_of(model)
+    names = list(names) or [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import onnxruntime
+from support.family_exports import run_graph, session_of
 from support.official_video import Arrays, centre_scores, video_model
 from support.two_workers import cached_in_group
 from transformers import Sam3TrackerVideoModel
@@ -60,12 +60,8 @@ class Graphs:
 
     def run(self, role: str, inputs: Arrays, standard: bool = False) -> Arrays:
         if (role, standard) not in self.sessions:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            content = self.graph(role, standard).SerializeToString()
-            self.sessions[role, standard] = onnxruntime.InferenceSession(content, options)
-        names = self.specs[role].output_names
-        return dict(zip(names, self.sessions[role, standard].run(list(names), inputs), strict=True))
+            self.sessions[role, standard] = session_of(self.graph(role, standard))
+        return run_graph(self.sessions[role, standard], inputs, self.specs[role].output_names)
 
 
 def sam2_graphs(config: str, side: int) -> Graphs:

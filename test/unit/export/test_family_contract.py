@@ -15,9 +15,17 @@ from PIL import Image
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
-from support.family_exports import PACKAGES, SMALLEST, FamilyExport, export_once  # noqa: E402
+from support.family_exports import (  # noqa: E402
+    PACKAGES,
+    SMALLEST,
+    Arrays,
+    FamilyExport,
+    export_once,
+    run_graph,
+    session_of,
+)
 from support.graph_attacks import assert_guarded  # noqa: E402
 from support.tiny_models import WIDTH, config_text  # noqa: E402
 from tritonclient.grpc.model_config_pb2 import TYPE_FP32, TYPE_INT64  # noqa: E402
@@ -33,7 +41,6 @@ from triton_sam.verify import THRESHOLDS, OnnxClient, Thresholds  # noqa: E402
 from triton_sam.verify.compare import Row, verify  # noqa: E402
 from triton_sam.verify.report import format_table  # noqa: E402
 
-Arrays = dict[str, np.ndarray]
 Decode = Callable[..., Arrays]
 
 ROLES = ("encoder", "decoder")
@@ -119,17 +126,9 @@ def test_half_storage_halves_the_files(images: Path) -> None:
     for role, path in stored.files.items():
         assert path.stat().st_size < 0.55 * exact.files[role].stat().st_size
     image = {"image": np.random.default_rng(0).random((1, 3, 1024, 1024), np.float32)}
-    found, expected = (run(each.files["encoder"], image) for each in (stored, exact))
+    found, expected = (run_graph(each.files["encoder"], image) for each in (stored, exact))
     for name, array in expected.items():
         assert 0 < np.abs(found[name] - array).max() < 0.02 * np.abs(array).max(), name
-
-
-def run(path: Path, inputs: Arrays) -> Arrays:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
 
 
 @pytest.mark.parametrize(("family", "role"), [*((family, role) for family in FAMILIES for role in ROLES), *WORDS])
@@ -165,7 +164,7 @@ def test_the_configuration_follows_from_the_table_and_its_warm_up_runs(export: F
     (sample,) = parse_config(written).model_warmup
     kinds = {TYPE_FP32: np.float32, TYPE_INT64: np.int64}
     zeros = {name: np.zeros(tuple(given.dims), kinds[given.data_type]) for name, given in sample.inputs.items()}
-    assert all(np.isfinite(array).all() for array in run(file, zeros).values())
+    assert all(np.isfinite(array).all() for array in run_graph(file, zeros).values())
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -184,9 +183,9 @@ def test_several_images_are_encoded_as_one_by_one(export: FamilyExport) -> None:
     side = get_family(export.family).image_size
     pictures = np.random.default_rng(0).random((2, 3, side, side), dtype=np.float32)
     pictures[1] = np.linspace(0, 1, side, dtype=np.float32)
-    together = run(export.files["encoder"], {spec.input_names[0]: pictures})
+    together = run_graph(export.files["encoder"], {spec.input_names[0]: pictures})
     for row in range(len(pictures)):
-        alone = run(export.files["encoder"], {spec.input_names[0]: pictures[row : row + 1]})
+        alone = run_graph(export.files["encoder"], {spec.input_names[0]: pictures[row : row + 1]})
         for name, array in alone.items():
             np.testing.assert_allclose(together[name][row : row + 1], array, atol=1e-4)
     assert max(np.abs(array[0] - array[1]).max() for array in together.values()) > 1e-2
@@ -198,7 +197,7 @@ def test_another_image_size() -> None:
     small = of("sam2", image_size=512)
     model = registry.exporter("sam2").load(None, SMALLEST["sam2"], image_size=512, random_seed=0)
     image = torch.rand(2, 3, 512, 512, generator=torch.Generator().manual_seed(0))
-    found = run(small.files["encoder"], {"image": image.numpy()})
+    found = run_graph(small.files["encoder"], {"image": image.numpy()})
     from triton_sam.export.sam2.graphs import Sam2Encoder
 
     with torch.no_grad():
@@ -229,16 +228,13 @@ def test_the_official_encoder_takes_another_image_size(family: str) -> None:
 def decode(request: pytest.FixtureRequest) -> Decode:
     """Return a function that decodes prompts on the embeddings of one image, or of several."""
     family = get_family(request.param)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(of(request.param).files["decoder"], options)
+    session = session_of(of(request.param).files["decoder"])
     drawn = {tensor.name: noise(number, 3, *tensor.shape[1:]) for number, tensor in enumerate(family.encoder.outputs)}
 
     def run(coords: Any, labels: Any, images: slice = slice(0, 1), **more: np.ndarray) -> Arrays:
         given = {name: array[images] for name, array in drawn.items()}
         given |= {"point_coords": np.array(coords, np.float32), "point_labels": np.array(labels, np.float32), **more}
-        names = list(family.decoder.output_names)
-        return dict(zip(names, session.run(names, given), strict=True))
+        return run_graph(session, given, family.decoder.output_names)
 
     return run
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 pytest.importorskip("segment_anything")
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("sam2")
 
 from sam2.utils.misc import load_video_frames  # noqa: E402
@@ -22,7 +22,7 @@ from segment_anything import SamPredictor  # noqa: E402
 from segment_anything.modeling import Sam  # noqa: E402
 from segment_anything.utils.onnx import SamOnnxModel  # noqa: E402
 from segment_anything.utils.transforms import ResizeLongestSide  # noqa: E402
-from support.family_exports import PACKAGES, SMALLEST, FamilyExport, sam1_micro  # noqa: E402
+from support.family_exports import PACKAGES, SMALLEST, FamilyExport, run_graph, sam1_micro  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
@@ -89,8 +89,8 @@ def test_the_official_onnx_decoder_gives_the_official_masks_with_our_embeddings(
 ) -> None:
     """Paintera's sam-link decodes our embeddings by an export of this official module."""
     image = open_image(images / "coffee.jpg")
-    session = onnxruntime.InferenceSession(micro.files["encoder"])
-    (embeddings,) = session.run(None, {FAMILY.encoder.input_names[0]: encoder_input(image, FAMILY)})
+    given = {FAMILY.encoder.input_names[0]: encoder_input(image, FAMILY)}
+    (embeddings,) = run_graph(micro.files["encoder"], given).values()
     predictor = SamPredictor(micro.model)
     predictor.set_image(np.asarray(image))
     decoder = SamOnnxModel(micro.model, return_single_mask=False)

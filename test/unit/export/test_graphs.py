@@ -18,6 +18,7 @@ pytest.importorskip("sam2")
 
 import onnx.reference  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from support.family_exports import run_graph, session_of  # noqa: E402
 
 from triton_sam._common.bundle import checkout  # noqa: E402
 from triton_sam._common.progress import quiet  # noqa: E402
@@ -32,12 +33,7 @@ from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 
 
 def run(model, x, fused=False):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if not fused:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": x})[0]
+    return session_of(model, fused=fused).run(None, {"x": x})[0]
 
 
 @pytest.fixture(scope="module")
@@ -139,13 +135,6 @@ def graph(model):
     return EXPORTER.trace(model, SAM2.encoder, {})
 
 
-def answers(graph, images):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {"image": images})
-
-
 def kinds(graph):
     return [node.op_type for node in graph.graph.node]
 
@@ -158,7 +147,7 @@ def test_every_block_is_one_node_and_says_the_same(model, graph):
     assert "Softmax" not in kinds(graph)
     with torch.no_grad():
         official = Sam2Encoder(model)(torch.from_numpy(images))
-    for fused, wanted in zip(answers(graph, images), official, strict=True):
+    for fused, wanted in zip(run_graph(graph, {"image": images}).values(), official, strict=True):
         np.testing.assert_allclose(fused, wanted.numpy(), rtol=0, atol=2e-5)
         assert np.ptp(fused) > 0.1
 

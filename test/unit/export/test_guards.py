@@ -15,10 +15,11 @@ import pytest
 pytestmark = pytest.mark.export
 pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from support import graph_attacks  # noqa: E402
+from support.family_exports import session_of  # noqa: E402
 from support.graph_attacks import assert_guarded  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -63,12 +64,6 @@ def graph_of(spec: ModelSpec) -> Any:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx_tools.add_defaults(model, spec)
     return model
-
-
-def session_of(model: Any) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def fits(images: int, prompts: int, rows: int, points: int, columns: int, boxes: int, masks: int | None) -> bool:

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
-from support.family_exports import FamilyExport, sam3_reduced  # noqa: E402
+from support.family_exports import Arrays, FamilyExport, run_graph, sam3_reduced, session_of  # noqa: E402
 from torchvision.transforms.v2.functional import resize  # noqa: E402
 from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor  # noqa: E402
 
@@ -27,7 +27,6 @@ from triton_sam.families.sam3 import SAM3  # noqa: E402
 from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.inputs.resample import resize_bytes  # noqa: E402
 
-Arrays = dict[str, np.ndarray]
 FAMILY = SAM3
 NO_AVX2 = torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512")
 
@@ -39,7 +38,7 @@ def reduced() -> FamilyExport:
 
 @pytest.fixture(scope="module")
 def decoder(reduced: FamilyExport) -> Any:
-    session = onnxruntime.InferenceSession(reduced.files["decoder"])
+    session = session_of(reduced.files["decoder"])
     rng = np.random.default_rng(0)
     shapes = {tensor.name: (2, *tensor.shape[1:]) for tensor in SAM3.encoder.outputs}
     embeddings = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
@@ -51,9 +50,8 @@ def decoder(reduced: FamilyExport) -> Any:
             "input_labels": np.array(labels, np.int64),
             "input_boxes": np.zeros((len(points), 0, 4), np.float32) if boxes is None else np.array(boxes, np.float32),
         }
-        names = SAM3.decoder.output_names
         chosen = {name: array[images] for name, array in embeddings.items()}
-        return dict(zip(names, session.run(list(names), {**chosen, **inputs}), strict=True))
+        return run_graph(session, {**chosen, **inputs}, SAM3.decoder.output_names)
 
     return run
 

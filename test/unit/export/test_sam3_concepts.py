@@ -17,14 +17,13 @@ pytestmark = [pytest.mark.export, pytest.mark.slow]
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
-from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
+from support.family_exports import Arrays, FamilyExport, run_graph, sam3_concepts  # noqa: E402
 
 from triton_sam.families.concepts import LABEL_NO_BOX  # noqa: E402
 from triton_sam.families.sam3 import SAM3  # noqa: E402
 
-Arrays = dict[str, np.ndarray]
 Run = Callable[[str, Arrays], Arrays]
 """Runs the model of a role on inputs, and returns its outputs."""
 
@@ -93,9 +92,7 @@ def exported() -> FamilyExport:
 
 
 def run(exported: FamilyExport, role: str, inputs: Arrays) -> Arrays:
-    session = onnxruntime.InferenceSession(exported.files[role])
-    names = [tensor.name for tensor in SAM3.every_model[role].graph_outputs]
-    return dict(zip(names, session.run(list(names), inputs), strict=True))
+    return run_graph(exported.files[role], inputs)
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +108,10 @@ def inputs(exported: FamilyExport, encoded: Arrays) -> Arrays:
 def test_the_states_leave_the_embeddings_of_the_tracker_unchanged(exported: FamilyExport, encoded: Arrays) -> None:
     model = onnx.load(exported.files["encoder"])
     del model.graph.output[-1]
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    assert [output.name for output in session.get_outputs()] == list(SAM3.encoder.output_names)
-    for output, array in zip(session.get_outputs(), session.run(None, {"pixel_values": IMAGE}), strict=True):
-        np.testing.assert_array_equal(encoded[output.name], array)
+    found = run_graph(model, {"pixel_values": IMAGE})
+    assert list(found) == list(SAM3.encoder.output_names)
+    for name, array in found.items():
+        np.testing.assert_array_equal(encoded[name], array)
 
 
 def test_prompts_of_one_batch_equal_the_official_model(exported: FamilyExport, encoded: Arrays, inputs: Arrays) -> None:

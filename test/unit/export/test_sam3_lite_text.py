@@ -11,7 +11,9 @@ import pytest
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
+
+from support.family_exports import run_graph  # noqa: E402
 
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export.pipeline import finish_graph  # noqa: E402
@@ -50,8 +52,7 @@ def settings(folder: Path, **details) -> Settings:
 def test_the_graph_equals_the_official_text_encoder(model, official) -> None:
     spec = SAM3.concepts[TEXT_ENCODER]
     graph = finish_graph(EXPORTER.trace(model, spec, {}), spec, "fp32", False)
-    session = onnxruntime.InferenceSession(graph.SerializeToString())
-    (found,) = session.run(None, {"input_ids": IDS.numpy(), "attention_mask": MASK.numpy()})
+    (found,) = run_graph(graph, {"input_ids": IDS.numpy(), "attention_mask": MASK.numpy()}).values()
     expected = official.get_text_features(input_ids=IDS, attention_mask=MASK).pooler_output.numpy()
     for row, length in enumerate(MASK.sum(1).tolist()):  # the detector reads no other token
         np.testing.assert_allclose(found[row, :length], expected[row, :length], atol=1e-4)

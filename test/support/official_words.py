@@ -28,10 +28,15 @@ SIDE, LOW = 336, 96
 Images = Sequence[np.ndarray]
 
 
+def whole_configuration() -> Any:
+    """Return transformers' configuration of the reduced size, with tracker and detector."""
+    parts = {"tracker": video_configuration("reduced"), "detector": detector_configuration("reduced")}
+    return Sam3VideoConfig(**{f"{name}_config": part.to_dict() for name, part in parts.items()})
+
+
 def official_model() -> Any:
     """Return a MetaVideoModel of the reduced size for images of 336 pixels with random weights."""
-    parts = {"tracker": video_configuration("reduced"), "detector": detector_configuration("reduced")}
-    config = Sam3VideoConfig(**{f"{name}_config": part.to_dict() for name, part in parts.items()})
+    config = whole_configuration()
     config.image_size = SIDE
     model: Any = seeded(lambda: Sam3VideoModel(config), 0).requires_grad_(False)
     randomise(model, 0)

@@ -18,12 +18,13 @@ pytest.importorskip("onnxruntime")
 from safetensors.torch import load_file, save_file  # noqa: E402
 from support.graph_attacks import assert_guarded  # noqa: E402
 from support.official_video import noise  # noqa: E402
+from support.official_words import whole_configuration  # noqa: E402
 from support.video_graphs import (  # noqa: E402
     sam3_reduced_graphs,
     sam3_video_model,
     write_video_models,
 )
-from transformers import Sam3TrackerVideoInferenceSession, Sam3VideoConfig, Sam3VideoModel  # noqa: E402
+from transformers import Sam3TrackerVideoInferenceSession, Sam3VideoModel  # noqa: E402
 
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
@@ -32,7 +33,6 @@ from triton_sam.export.sam2.video_reference import (  # noqa: E402
     TransformersVideoReference,
     with_meta_rules,
 )
-from triton_sam.export.sam3.model import detector_configuration, video_configuration  # noqa: E402
 from triton_sam.export.sam3.recipe import EXPORTER  # noqa: E402
 from triton_sam.export.sam3.video_graphs import graphs, sam2_of  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
@@ -226,9 +226,7 @@ def test_signatures_and_guards(role: str) -> None:
 @pytest.mark.slow
 def test_a_checkpoint_of_the_whole_model(tmp_path: Path) -> None:
     """The tracker of Sam3VideoModel has the memory, and one backbone for words, clicks and videos."""
-    parts = {"tracker": video_configuration("reduced"), "detector": detector_configuration("reduced")}
-    config = Sam3VideoConfig(**{f"{name}_config": part.to_dict() for name, part in parts.items()})
-    official: Any = Sam3VideoModel(config)
+    official: Any = Sam3VideoModel(whole_configuration())
     randomise(official, 3)
     official.save_pretrained(tmp_path)
     # transformers writes another prefix than facebook/sam3 has.

@@ -61,13 +61,9 @@ def checkpoint_of(family: str, path: Path, change: Any = None) -> Path:
 def sam3_folder(tracker: dict[str, Any], folder: Path) -> Path:
     """Write SAM3's tracker as facebook/sam3 has it, with a tensor of the detector."""
     from safetensors.torch import save_file
-    from transformers import Sam3VideoConfig
+    from support.official_words import whole_configuration
 
-    from triton_sam.export.sam3.model import detector_configuration, video_configuration
-
-    parts = {"tracker": video_configuration("reduced"), "detector": detector_configuration("reduced")}
-    config: Any = Sam3VideoConfig(**{f"{name}_config": part.to_dict() for name, part in parts.items()})
-    config.save_pretrained(folder)
+    whole_configuration().save_pretrained(folder)
     state = {"detector_model.text_projection.bias": torch.zeros(2)}
     for name, tensor in tracker.items():
         is_backbone = name.startswith("vision_encoder.backbone.")

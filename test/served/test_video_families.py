@@ -7,11 +7,10 @@ from PIL import Image
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
 pytest.importorskip("torch")
 
-from support.video_graphs import edgetam_micro_graphs, sam3_reduced_graphs, write_video_models  # noqa: E402
+from support.video_graphs import clip, edgetam_micro_graphs, sam3_reduced_graphs, write_video_models  # noqa: E402
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
-from triton_sam.scenes.clip import generate_clip  # noqa: E402
 
 FRAMES = 8
 
@@ -21,7 +20,7 @@ def test_track_writes_masks(make_graphs, tmp_path):
     graphs = make_graphs()
     write_video_models(tmp_path / "models", graphs)
     (tmp_path / "clip").mkdir()
-    for number, frame in enumerate(generate_clip(10_000_001, FRAMES).images):
+    for number, frame in enumerate(clip(FRAMES)):
         Image.fromarray(frame).save(tmp_path / "clip" / f"{number:05}.png")
     with LocalServer(tmp_path / "models") as server:
         arguments = ["track", str(tmp_path / "clip"), "--model", graphs.family.name, "--url", server.http_url]

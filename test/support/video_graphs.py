@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import onnx
+import pytest
 from support.family_exports import run_graph, session_of
 from support.official_video import Arrays, centre_scores, video_model
 from support.two_workers import cached_in_group
 from transformers import Sam3TrackerVideoModel
 
 from triton_sam._common.files import atomic_write
+from triton_sam.client.video.sync import SAM2VideoClient
 from triton_sam.export import onnx_tools
 from triton_sam.export.edgetam.recipe import EXPORTER as EDGETAM_EXPORTER
 from triton_sam.export.filled import FilledExporter
 from triton_sam.export.pipeline import finish_graph
 from triton_sam.export.sam2.recipe import EXPORTER as SAM2_EXPORTER
+from triton_sam.export.sam2.video_reference import TransformersVideoReference
 from triton_sam.export.sam3.model import video_configuration
 from triton_sam.export.sam3.recipe import EXPORTER as SAM3_EXPORTER
 from triton_sam.export.sam3.recipe import randomise_memory
@@ -32,7 +39,10 @@ from triton_sam.families.sam2 import SAM2
 from triton_sam.families.sam3 import SAM3
 from triton_sam.families.tables import ENCODER
 from triton_sam.repository.config import config_for
+from triton_sam.scenes.clip import generate_clip
 from triton_sam.sessions.configs import video_config, video_program
+from triton_sam.transport.onnx import OnnxTransport
+from triton_sam.verify import video as verify
 from triton_sam.wire import video
 
 MICRO, SIDE = "sam2.1_hiera_micro", 512
@@ -170,3 +180,70 @@ def write_video_models(repository: Path, graphs: Graphs | None = None) -> VideoM
     (folder / "1" / "model.py").write_text(video_program())
     (folder / "config.pbtxt").write_text(video_config(family))
     return VideoModels(repository, model)
+
+
+def check_signature(graphs: Graphs, role: str) -> None:
+    """Check the tensors of a graph, and its guard, which must refuse a request for no objects or images."""
+    from support.graph_attacks import assert_guarded
+
+    graph, spec = graphs.graph(role), graphs.specs[role]
+    for values, tensors in ((graph.graph.input, spec.inputs), (graph.graph.output, spec.graph_outputs)):
+        assert [value.name for value in values] == [tensor.name for tensor in tensors]
+        for value, tensor in zip(values, tensors, strict=True):
+            found = [side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim]
+            sides = zip(tensor.shape, found, strict=True)
+            assert all(side in (0, other) for side, other in sides), tensor.name  # 0 depends on the size of the model
+    assert graph.ir_version <= 10
+    assert [entry.version for entry in graph.opset_import if entry.domain == ""] == [18]
+    assert_guarded(graph)
+    onnx.checker.check_model(graph)
+    inputs = {}
+    for tensor in spec.inputs:
+        # Without objects, one image is a valid size; the encoder has images only.
+        shape = [int(role != ENCODER and side != "objects") if isinstance(side, str) else side for side in tensor.shape]
+        inputs[tensor.name] = np.zeros(shape, np.int64 if tensor.dtype == "INT64" else np.float32)
+    with pytest.raises(Exception, match="Reshape"):
+        graphs.run(role, inputs)
+
+
+# --- comparisons with the official model ------------------------------------------------------------------------------
+
+TRANSFORMERS_ALONE = ("one object", "three objects", "object added midway", "both directions")
+"""The cases in which transformers computes as Meta's predictor."""
+
+
+def clip(frames: int) -> list[np.ndarray]:
+    """Return the images of a drawn video."""
+    return list(generate_clip(10_000_001, frames).images)
+
+
+@contextlib.contextmanager
+def video_client(graphs: Graphs, folder: Path) -> Iterator[SAM2VideoClient]:
+    """Yield a client of graphs that run in this process. Their files are written into the folder."""
+    repository = write_video_models(folder, graphs).repository
+    names = [graphs.family.model_name(role) for role in graphs.specs]
+    files = OnnxTransport({name: repository / name / "1" / "model.onnx" for name in names})
+    transport = verify.VideoTransport(graphs.family, files)
+    with SAM2VideoClient(model_type=graphs.family.name, transport=transport) as client:
+        yield client
+
+
+def check_every_case(
+    graphs: Graphs, video: Any, session: Any, frames: list[np.ndarray], as_meta: bool, more: dict[str, Any]
+) -> list[verify.VideoRow]:
+    """Compare an open video with transformers' model in all cases and further ones; return the rows, which all pass.
+
+    Without the rules of Meta's predictor, only the cases of TRANSFORMERS_ALONE are compared.
+    """
+    size, count = frames[0].shape[1::-1], len(frames)
+    cases = verify.cases(size, count)
+    chosen = {title: steps for title, steps in cases.items() if as_meta or title in TRANSFORMERS_ALONE} | more
+    reference = TransformersVideoReference(graphs.family, graphs.model, session, frames, as_meta=as_meta)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "cases", lambda *_: chosen)
+        rows = list(verify.verify_video(reference, {"onnxruntime": verify.ClientRunner(video)}, size, count))
+    assert [row.case for row in rows] == list(chosen)
+    failed = [row for row in rows if not row.passes(verify.threshold(count))]
+    assert failed == [], failed
+    assert min(row.visible for row in rows) > 0.5, rows
+    return rows

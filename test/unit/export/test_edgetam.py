@@ -9,29 +9,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # its graphs take minutes to trace
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 timm = pytest.importorskip("timm")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("sam2")
 
-from support.video_graphs import Graphs, edgetam_micro_graphs, write_video_models  # noqa: E402
+from support.video_graphs import Graphs, check_every_case, clip, edgetam_micro_graphs, video_client  # noqa: E402
 from transformers import EdgeTamVideoInferenceSession  # noqa: E402
 
+from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.checkpoints import IMAGE_POSITION, VIDEO_HALF, transformers_name  # noqa: E402
 from triton_sam.export.edgetam.graphs import sam2_of  # noqa: E402
 from triton_sam.export.edgetam.recipe import EXPORTER, has_video, image_model  # noqa: E402
-from triton_sam.export.sam2.video_reference import TransformersVideoReference  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
-from triton_sam.scenes.clip import generate_clip  # noqa: E402
-from triton_sam.verify import video as verify  # noqa: E402
 
 
 @pytest.fixture
@@ -146,8 +143,6 @@ def test_official_size_is_the_official_backbone() -> None:
 
 
 SIDE, FRAMES = 256, 8
-TRANSFORMERS_ALONE = ("one object", "three objects", "object added midway", "both directions")
-"""The cases in which transformers computes as Meta's predictor."""
 
 
 @pytest.fixture(scope="module")
@@ -155,39 +150,17 @@ def graphs() -> Graphs:
     return edgetam_micro_graphs()
 
 
-def clip() -> list[np.ndarray]:
-    return list(generate_clip(10_000_001, FRAMES).images)
-
-
 @pytest.fixture(scope="module")
-def runner(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[verify.ClientRunner]:
-    from triton_sam.client.video.sync import SAM2VideoClient
-    from triton_sam.transport.onnx import OnnxTransport
-    from triton_sam.verify.video import VideoTransport
-
-    folder = write_video_models(tmp_path_factory.mktemp("edgetam_video"), graphs).repository
-    files = [folder / graphs.family.model_name(role) / "1" / "model.onnx" for role in graphs.specs]
-    transport = VideoTransport(graphs.family, OnnxTransport({file.parents[1].name: file for file in files}))
-    with SAM2VideoClient(model_type="edgetam", transport=transport) as client, client.open(clip()) as video:
-        yield verify.ClientRunner(video)
+def client(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SAM2VideoClient]:
+    with video_client(graphs, tmp_path_factory.mktemp("edgetam_video")) as client:
+        yield client
 
 
 @pytest.mark.parametrize("as_meta", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_every_case(
-    graphs: Graphs, runner: verify.ClientRunner, as_meta: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frames = clip()
-    size = frames[0].shape[1::-1]
-    titles = [title for title in verify.cases(size, FRAMES) if as_meta or title in TRANSFORMERS_ALONE]
-    chosen = {title: steps for title, steps in verify.cases(size, FRAMES).items() if title in titles}
-    monkeypatch.setattr(verify, "cases", lambda *_: chosen)
-    reference = TransformersVideoReference(
-        graphs.family, graphs.model, EdgeTamVideoInferenceSession, frames, as_meta=as_meta
-    )
-    rows = list(verify.verify_video(reference, {"onnxruntime": runner}, size, FRAMES))
-    assert [row.case for row in rows] == titles
-    assert [row for row in rows if not row.passes(verify.threshold(FRAMES))] == []
-    assert min(row.visible for row in rows) > 0.5
+def test_every_case(graphs: Graphs, client: SAM2VideoClient, as_meta: bool) -> None:
+    frames = clip(FRAMES)
+    with client.open(frames) as video:
+        rows = check_every_case(graphs, video, EdgeTamVideoInferenceSession, frames, as_meta, {})
     assert max(row.logit_diff for row in rows) < 1e-2
 
 

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("sam2")
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
-from support.graph_attacks import assert_guarded  # noqa: E402
 from support.official_video import noise  # noqa: E402
 from support.official_words import whole_configuration  # noqa: E402
 from support.video_graphs import (  # noqa: E402
+    check_every_case,
+    check_signature,
+    clip,
     sam3_reduced_graphs,
     sam3_video_model,
-    write_video_models,
+    video_client,
 )
 from transformers import Sam3TrackerVideoInferenceSession, Sam3VideoModel  # noqa: E402
 
 from triton_sam.client.video.sync import SAM2VideoClient  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export.sam2.memory_graphs import get_1d_sine_pe  # noqa: E402
-from triton_sam.export.sam2.video_reference import (  # noqa: E402
-    TransformersVideoReference,
-    with_meta_rules,
-)
+from triton_sam.export.sam2.video_reference import with_meta_rules  # noqa: E402
 from triton_sam.export.sam3.recipe import EXPORTER  # noqa: E402
 from triton_sam.export.sam3.video_graphs import graphs, sam2_of  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
@@ -45,15 +44,10 @@ from triton_sam.families.tracking import (  # noqa: E402
     MEMORY_ENCODER,
     TRACKING_DECODER,
 )
-from triton_sam.scenes.clip import generate_clip  # noqa: E402
-from triton_sam.transport.onnx import OnnxTransport  # noqa: E402
 from triton_sam.verify import video as verify  # noqa: E402
-from triton_sam.verify.video import VideoTransport  # noqa: E402
 
 CELLS, FRAMES = 24, 6
 TOLERANCE = 1e-4
-TRANSFORMERS_ALONE = ("one object", "three objects", "object added midway", "both directions")
-"""The cases in which transformers computes as Meta's predictor."""
 
 
 @pytest.fixture(scope="module")
@@ -166,61 +160,27 @@ def test_masks_as_prompts(model: Any, module: Any, is_empty: bool) -> None:
     torch.testing.assert_close(pointer.reshape(-1), expected.object_pointer.reshape(-1), atol=TOLERANCE, rtol=0)
 
 
-def clip(frames: int) -> list[np.ndarray]:
-    return list(generate_clip(10_000_001, frames).images)
-
-
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    traced = sam3_reduced_graphs()
-    folder = write_video_models(tmp_path_factory.mktemp("sam3_video"), traced).repository
-    files = {f"sam3_{role}": folder / f"sam3_{role}" / "1" / "model.onnx" for role in traced.specs}
-    with SAM2VideoClient(model_type="sam3", transport=VideoTransport(traced.family, OnnxTransport(files))) as opened:
-        yield opened
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SAM2VideoClient]:
+    with video_client(sam3_reduced_graphs(), tmp_path_factory.mktemp("sam3_video")) as client:
+        yield client
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("as_meta", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_every_case(client: Any, as_meta: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames, traced = clip(FRAMES), sam3_reduced_graphs()
-    size = frames[0].shape[1::-1]
-    chosen = {
-        title: steps for title, steps in verify.cases(size, FRAMES).items() if as_meta or title in TRANSFORMERS_ALONE
-    }
+def test_every_case(client: SAM2VideoClient, as_meta: bool) -> None:
+    frames = clip(FRAMES)
     click = {"object_id": 1, "points": [[170, 180]], "labels": [1]}
     many = [verify.Step({"frame": frame, **click}) for frame in range(6)]
-    chosen |= {"more prompted frames than are attended to": [*many, verify.Step()]} if as_meta else {}
-    monkeypatch.setattr(verify, "cases", lambda *_: chosen)
-    official = TransformersVideoReference(
-        traced.family, traced.model, Sam3TrackerVideoInferenceSession, frames, as_meta=as_meta
-    )
+    more = {"more prompted frames than are attended to": [*many, verify.Step()]} if as_meta else {}
     with client.open(frames) as video:
-        runners = {"onnxruntime": verify.ClientRunner(video)}
-        rows = list(verify.verify_video(official, runners, size, FRAMES))
-    assert [row.case for row in rows] == list(chosen)
-    assert [row for row in rows if not row.passes(verify.threshold(FRAMES))] == []
-    assert min(row.visible for row in rows) > 0.5
+        check_every_case(sam3_reduced_graphs(), video, Sam3TrackerVideoInferenceSession, frames, as_meta, more)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", [ENCODER, *TRACKING.models])
 def test_signatures_and_guards(role: str) -> None:
-    traced = sam3_reduced_graphs()
-    graph, spec = traced.graph(role), traced.specs[role]
-    for values, tensors in ((graph.graph.input, spec.inputs), (graph.graph.output, spec.graph_outputs)):
-        shapes = {v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
-        assert shapes.keys() == {tensor.name for tensor in tensors}
-        for tensor in tensors:
-            sides = zip(tensor.shape, shapes[tensor.name], strict=True)
-            assert all(side in (0, found) for side, found in sides), tensor.name  # 0 depends on the size of the model
-    assert_guarded(graph)
-    onnx.checker.check_model(graph)
-    inputs = {}
-    for tensor in spec.inputs:
-        shape = [0 if side in ("objects", "images") else 1 if isinstance(side, str) else side for side in tensor.shape]
-        inputs[tensor.name] = np.zeros(shape, np.int64 if tensor.dtype == "INT64" else np.float32)
-    with pytest.raises(Exception, match="Reshape"):
-        traced.run(role, inputs)
+    check_signature(sam3_reduced_graphs(), role)
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 """The page when Triton or the service goes away, and pages that need a token or another model."""
 
+import contextlib
 import re
 
 import pytest
 from support.conditions import wait_until
 from support.in_process import made_up_triton
 from support.large_images import draw, write_tiff
-from support.running_browser import WIDE, Page, open_page
+from support.running_browser import Page, open_page, window
 from support.running_service import running_service
 
 from triton_sam.service.messages import VERSION
@@ -14,33 +15,31 @@ from triton_sam.service.messages import VERSION
 
 def test_a_token_is_asked_for_and_a_service_that_dies_is_missed(browser, service_triton, tmp_path):
     write_tiff(tmp_path / "slide.tif", draw([(100, 100, 400, 300)], (800, 600)), levels=1)
-    with running_service(service_triton.grpc_url, token="open sesame", large_images=str(tmp_path)) as guarded:
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        page.page.goto(guarded.url)
-        page.page.wait_for_selector("#token-dialog[open]")
-        assert page.page.is_hidden("#token-problem")
-        page.page.fill("#token", "open poppy")
-        page.page.keyboard.press("Enter")
-        page.page.wait_for_selector("#token-problem:not([hidden])")
-        assert "does not accept this token" in page.page.inner_text("#token-dialog[open]")
-        page.page.fill("#token", " open sesame ")
-        page.page.keyboard.press("Enter")
-        page.ready()
-        page.page.click('[data-sample="shapes.jpg"]')
-        page.opened("shapes.jpg")
-        page.click(200, 180)
-        page.settled()
+    with contextlib.ExitStack() as windows:
+        with running_service(service_triton.grpc_url, token="open sesame", large_images=str(tmp_path)) as guarded:
+            page = windows.enter_context(window(browser, guarded.url))
+            page.page.wait_for_selector("#token-dialog[open]")
+            assert page.page.is_hidden("#token-problem")
+            page.page.fill("#token", "open poppy")
+            page.page.keyboard.press("Enter")
+            page.page.wait_for_selector("#token-problem:not([hidden])")
+            assert "does not accept this token" in page.page.inner_text("#token-dialog[open]")
+            page.page.fill("#token", " open sesame ")
+            page.page.keyboard.press("Enter")
+            page.ready()
+            page.page.click('[data-sample="shapes.jpg"]')
+            page.opened("shapes.jpg")
+            page.click(200, 180)
+            page.settled()
 
-        slides = Page(context.new_page())
-        slides.page.goto(f"{guarded.url}/large")
-        slides.page.wait_for_selector("#token-dialog[open]")
-        slides.page.fill("#token", "open sesame")
-        slides.page.keyboard.press("Enter")
-        slides.wait("tritonSam.image && tritonSam.tiles.isComplete(tritonSam.stage, devicePixelRatio)")
-    page.page.wait_for_selector('#state[data-state="down"]')
-    assert "Trying again" in page.banner()
-    context.close()
+            slides = Page(page.page.context.new_page())
+            slides.page.goto(f"{guarded.url}/large")
+            slides.page.wait_for_selector("#token-dialog[open]")
+            slides.page.fill("#token", "open sesame")
+            slides.page.keyboard.press("Enter")
+            slides.wait("tritonSam.image && tritonSam.tiles.isComplete(tritonSam.stage, devicePixelRatio)")
+        page.page.wait_for_selector('#state[data-state="down"]')
+        assert "Trying again" in page.banner()
 
 
 def test_the_mouse_does_not_send_an_image_again_whose_upload_failed(shapes, service):
@@ -68,10 +67,7 @@ def test_the_mouse_does_not_send_an_image_again_whose_upload_failed(shapes, serv
 
 
 def test_a_page_without_triton_says_so(browser):
-    with running_service("http://127.0.0.1:9") as service:
-        context = browser.new_context(viewport=WIDE)
-        page = Page(context.new_page())
-        page.page.goto(service.url)
+    with running_service("http://127.0.0.1:9") as service, window(browser, service.url) as page:
         page.page.wait_for_selector('#state[data-state="down"]')
         page.wait("document.getElementById('banner').textContent.includes('Segmentation is unavailable')")
         answer = service.http.get("/health")
@@ -79,25 +75,21 @@ def test_a_page_without_triton_says_so(browser):
         refused = service.http.post("/prediction", files={"image": b"GIF89a"}, data={"x": "1", "y": "1"})
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
-        context.close()
 
 
 @pytest.mark.slow
 def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeypatch):
-    context = browser.new_context(viewport=WIDE)
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    with monkeypatch.context() as later:
-        later.setattr("triton_sam.service.messages.VERSION", VERSION + 1)
-        page.page.reload()  # the files of this page are still those of the old version
-        page.page.wait_for_selector("#banner:not([hidden])")
-        assert "reload the page" in page.page.inner_text("#banner")
-        assert page.page.get_attribute("#state", "data-state") == "down"
-    page.page.reload()
-    page.ready()
-    assert page.page.is_hidden("#banner")
-    context.close()
+    with window(browser, service.url) as page:
+        page.ready()
+        with monkeypatch.context() as later:
+            later.setattr("triton_sam.service.messages.VERSION", VERSION + 1)
+            page.page.reload()  # the files of this page are still those of the old version
+            page.page.wait_for_selector("#banner:not([hidden])")
+            assert "reload the page" in page.page.inner_text("#banner")
+            assert page.page.get_attribute("#state", "data-state") == "down"
+        page.page.reload()
+        page.ready()
+        assert page.page.is_hidden("#banner")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The page of slides and maps in headless Chromium, over a real service and a real Triton."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image
 from support.conditions import wait_until
 from support.large_images import write_tiff
-from support.running_browser import GRAVE, LAYOUT_FAULTS, NARROW, WIDE, Page
+from support.running_browser import GRAVE, LAYOUT_FAULTS, NARROW, WIDE, window
 from support.running_service import running_service
 
 DISC = (200 + 800, 180 + 600)
@@ -37,19 +38,14 @@ def slide_service(service_triton, slides):
 @pytest.fixture
 def opened(browser, slide_service):
     """The page with the slide; each test says its window."""
-    contexts = []
+    with contextlib.ExitStack() as windows:
 
-    def open_it(name="slide.tif", viewport=WIDE, **options):
-        context = browser.new_context(viewport=viewport, **options)
-        contexts.append(context)
-        page = Page(context.new_page())
-        page.page.goto(f"{slide_service.url}/large#{name}")
-        page.wait(TILES_ARE_THERE)
-        return page
+        def open_it(name="slide.tif", **options):
+            page = windows.enter_context(window(browser, f"{slide_service.url}/large#{name}", **options))
+            page.wait(TILES_ARE_THERE)
+            return page
 
-    yield open_it
-    for context in contexts:
-        context.close()
+        yield open_it
 
 
 def at(page, x, y):

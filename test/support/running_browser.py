@@ -181,17 +181,24 @@ def running_browser() -> Iterator[Chromium]:
 
 
 @contextlib.contextmanager
-def open_page(browser: Any, url: str, **options: Any) -> Iterator[Page]:
-    """Open the page in a new window; errors on the page fail the test. The options are those of `new_context`."""
+def window(browser: Any, url: str, **options: Any) -> Iterator[Page]:
+    """Open a URL in a new window until the end of the block. The options are those of `new_context`."""
     context = browser.new_context(**{"viewport": WIDE, **options})
     try:
         page = Page(context.new_page())
         page.page.goto(url)
+        yield page
+    finally:
+        context.close()  # the page of a failed test must not continue during the next tests
+
+
+@contextlib.contextmanager
+def open_page(browser: Any, url: str, **options: Any) -> Iterator[Page]:
+    """Open the page in a new window; errors on the page fail the test."""
+    with window(browser, url, **options) as page:
         page.ready()
         yield page
         assert page.faults == [], page.faults
-    finally:
-        context.close()  # the page of a failed test must not continue during the next tests
 
 
 @contextlib.contextmanager

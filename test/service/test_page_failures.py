@@ -58,7 +58,7 @@ def test_the_mouse_does_not_send_an_image_again_whose_upload_failed(shapes, serv
     assert len(sent) == 1
     shapes.refused(429)
     shapes.click(200, 180)
-    wait_until(lambda: shapes.page.wait_for_timeout(20) or len(sent) == 2)
+    shapes.until(lambda: len(sent) == 2)
     shapes.refused(429)
     shapes.wait("!tritonSam.pictures.isOpening")
     shapes.page.unroute(uploads)
@@ -119,7 +119,7 @@ def test_another_model_answers_after_a_switch(browser, images):
         assert triton.asked.count("twin_decoder") == before
         with page.held("/v1/images[?]model=sam2") as held:
             page.page.set_input_files("#file", images / "coffee.jpg")
-            wait_until(lambda: page.page.wait_for_timeout(20) or held)
+            page.until(lambda: held)
             page.page.select_option("#model", "twin")
         page.opened("coffee.jpg")
         page.wait("tritonSam.pictures.isSent")

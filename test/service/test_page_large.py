@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import wait_until
 from support.large_images import write_tiff
 from support.running_browser import GRAVE, LAYOUT_FAULTS, NARROW, WIDE, window
 from support.running_service import running_service
@@ -121,14 +120,14 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, slide_service):
         for x in (DISC[0], DISC[0] + 800):
             page.page.keyboard.press("n")
             page.page.mouse.click(*at(page, x, DISC[1] + 600))
-        wait_until(lambda: page.page.wait_for_timeout(20) or len(waiting) == 2)
+        page.until(lambda: len(waiting) == 2)
         assert len(json.loads(page.download("#save")[1])["features"]) == 2
         assert "lacks 2 objects" in page.banner()
         masks = page.page.evaluate(MASKS)
         with page.held(r"/v1/large/\w+$") as held:
             for label in (MAP, "slide.tif"):
                 page.page.select_option("#image", label=label)
-            wait_until(lambda: page.page.wait_for_timeout(20) or len(held) == 2)
+            page.until(lambda: len(held) == 2)
             held.pop().continue_()
             page.wait(TILES_ARE_THERE)
             with page.page.expect_event("requestfinished", lambda request: request.url.endswith(ids[MAP])):

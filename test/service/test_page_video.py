@@ -265,7 +265,7 @@ def test_a_video_is_kept_while_it_is_looked_at_and_until_the_user_agrees_to_lose
     page.page.on("dialog", refuse)
     page.page.dispatch_event("#model", "change")
     page.page.set_input_files("#file", images / "shapes.jpg")
-    wait_until(lambda: page.page.wait_for_timeout(20) or len(asked) == 2)
+    page.until(lambda: len(asked) == 2)
     assert asked == [
         "Change the model and lose the tracked masks of clip.mp4?",
         "Close clip.mp4 and lose its objects and masks?",
@@ -281,7 +281,7 @@ def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(pag
     first = page.page.evaluate("tritonSam.video.info.id")
     with page.held(f"{first}/prompts") as held:
         page.click(*clip.START)
-        wait_until(lambda: page.page.wait_for_timeout(20) or held)
+        page.until(lambda: held)
         page.page.evaluate("void tritonSam.pictures.reupload()")
         page.wait(f"tritonSam.video.info.id !== '{first}'")
     segmented(page)
@@ -294,7 +294,7 @@ def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(pag
 def test_a_video_is_sent_again_for_another_model_and_once_if_that_fails(page, running, path):
     with page.held("/v1/videos[?]model") as held:
         page.page.set_input_files("#file", path)
-        wait_until(lambda: page.page.wait_for_timeout(20) or held)
+        page.until(lambda: held)
         page.page.evaluate("tritonSam.settings.model = 'another'")
     assert "another" in page.banner()
     page.refused(404)
@@ -334,7 +334,7 @@ def test_images_and_videos_take_turns_and_forget_each_other(page, running, image
         assert page.page.is_visible("#timeline")
         assert page.page.is_hidden("#edit")
         assert page.page.evaluate("tritonSam.image") is None
-        wait_until(lambda: page.page.wait_for_timeout(20) or held)
+        page.until(lambda: held)
         page.open(images / "shapes.jpg")
     page.page.wait_for_timeout(300)
     open_clip(page, path)

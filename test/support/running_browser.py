@@ -60,6 +60,10 @@ class Page:
     def wait(self, expression, seconds=60):
         wait_until(lambda: self.page.evaluate(expression), seconds)
 
+    def until(self, condition):
+        """Wait until ``condition()`` is true. Playwright handles events and requests during its own calls only."""
+        wait_until(lambda: self.page.wait_for_timeout(20) or condition())
+
     def ready(self):
         try:
             self.page.wait_for_selector('#state[data-state="up"]')
@@ -123,7 +127,7 @@ class Page:
     def refused(self, status):
         """Forget the browser's reports of answers with this status, which the page handles. Other faults stay."""
         report = f"the server responded with a status of {status} "
-        wait_until(lambda: self.page.wait_for_timeout(20) or any(report in fault for fault in self.faults))
+        self.until(lambda: any(report in fault for fault in self.faults))
         self.faults[:] = [fault for fault in self.faults if report not in fault]
 
     def banner(self):

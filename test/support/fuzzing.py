@@ -63,6 +63,16 @@ class EmptyModels:
         return {name: np.zeros(shape, np.float32) for name, shape in zip(outputs, shapes, strict=True)}
 
 
+PAIR = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder"}
+"""The parameters of a session model with the pair of compute()."""
+
+
+def compute(model: str, inputs: Mapping[str, npt.NDArray[Any]], wanted: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
+    """Return what the models of PAIR in Triton return, from empty networks."""
+    models = EmptyModels()
+    return models.encode(inputs) if model == "sam2_encoder" else models.decode({}, inputs, wanted)
+
+
 def session(models: EmptyModels | None = None, family: str = "sam2", *, limit: int = LIMIT) -> SessionModel:
     """Return a session model without Triton, by default with empty networks."""
     models = models or EmptyModels()

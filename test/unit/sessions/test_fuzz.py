@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support.fake_tracking import SIZE, Server, frame_file, kept_bytes
+from support.fake_tracking import SIZE, frame_file, kept_bytes
 from support.fuzzing import REFUSALS, code, image_file, junk, once, session, spoil, text
 from support.pb_utils import Request, Triton
 from support.strategies import anything, damaged_images
@@ -298,13 +298,6 @@ def send(server, session_id, operation, arguments, inputs):
     if operation == video.START_SESSION and not refusal:
         server.ask("close_session", result["session_id"])
     return refusal
-
-
-@pytest.fixture
-def video_sessions():
-    video_sessions = Server()
-    yield video_sessions
-    video_sessions.threads.shutdown()
 
 
 def test_any_requests_are_answered_or_refused_and_other_sessions_live_on(video_sessions):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.conditions import wait_until
 from support.fake_tracking import NAMES, SIDE, FakeModels, computed_by, frame_file
-from support.fuzzing import Dice, EmptyModels, image_file
+from support.fuzzing import PAIR, Dice, compute, image_file
 from support.pb_utils import Request, Triton, arguments
 
 from triton_sam.client.session_image import text
@@ -32,11 +32,6 @@ def run(model, requests):
         each.answer()
 
 
-def computed(model, inputs, wanted):
-    models = EmptyModels()
-    return models.encode(inputs) if model == "sam2_encoder" else models.decode({}, inputs, wanted)
-
-
 def test_no_place_of_a_session_model_is_lost(monkeypatch):
     monkeypatch.setattr(session, "encoder_input", lambda image, family: np.zeros((1, 3, 8, 8), np.float32))
     dice, rng = Dice(1, SHARE), random.Random(2)
@@ -56,9 +51,8 @@ def test_no_place_of_a_session_model_is_lost(monkeypatch):
         lambda: (["result_json"], {"prompt_json": text(b"{")}),
     ]
     requests = [Request(*rng.choice(kinds)(), dice=dice) for _ in range(REQUESTS)]
-    names = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder"}
-    given = arguments("sam2", threads="2", max_pending="4", max_jobs="2", **names)
-    with Triton(computed, dice).serving("image.triton_model", given) as model:
+    given = arguments("sam2", threads="2", max_pending="4", max_jobs="2", **PAIR)
+    with Triton(compute, dice).serving("image.triton_model", given) as model:
         pools = {"clicks": model._clicks, "images": model._images}
         pools |= {name: pool for name, (pool, _) in model._searches.items()}
         before = {name: pool._free for name, pool in pools.items()}

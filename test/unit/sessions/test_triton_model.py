@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from support.conditions import wait_until
-from support.fuzzing import GOOD_B64, EmptyModels, image_file
+from support.fuzzing import GOOD_B64, PAIR, compute, image_file
 from support.pb_utils import Request, Triton, arguments
 
 from triton_sam.client.session_image import text
@@ -21,12 +21,6 @@ SEARCH = {
     "image": text(image_file()),
     "everything": text(b'{"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}'),
 }
-NAMES = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder"}
-
-
-def compute(model, inputs, wanted):
-    models = EmptyModels()
-    return models.encode(inputs) if model == "sam2_encoder" else models.decode({}, inputs, wanted)
 
 
 @pytest.fixture
@@ -36,7 +30,7 @@ def triton():
 
 @pytest.fixture
 def model(triton):
-    with triton.serving(ENTRY, arguments("sam2", max_pending="2", threads="2", **NAMES)) as model:
+    with triton.serving(ENTRY, arguments("sam2", max_pending="2", threads="2", **PAIR)) as model:
         yield model
 
 
@@ -65,7 +59,7 @@ def test_a_search_that_is_cancelled_ends_after_the_decode_that_runs():
         return compute(model, inputs, wanted)
 
     triton = Triton(cancel)
-    with triton.serving(ENTRY, arguments("sam2", **NAMES)) as model:
+    with triton.serving(ENTRY, arguments("sam2", **PAIR)) as model:
         model.execute([request])
         assert request.answer().code == "CANCELLED"
         # The work was done, and the cache has the image.
@@ -119,7 +113,7 @@ def test_execute_waits_for_a_traced_request_and_its_calls_are_steps_of_the_trace
 def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(triton):
     """One thread serves clicks here. Requests that are cancelled or fail wait no longer than others."""
     series = triton.series
-    with triton.serving(ENTRY, arguments("sam2", max_pending="4", threads="1", **NAMES)) as model:
+    with triton.serving(ENTRY, arguments("sam2", max_pending="4", threads="1", **PAIR)) as model:
         image_id = uploaded(model)
         triton.gate.clear()
         ids = (image_id, image_id, text(b"unknown"), image_id, image_id)
@@ -143,7 +137,7 @@ def test_the_metrics_have_the_times_of_all_requests_but_refused_ones(triton):
 def test_images_that_wait_for_the_encoder_wait(triton):
     """Two images are encoded at a time, on however many threads."""
     gauge = triton.series.gauges["waiting_requests", "image"]
-    with triton.serving(ENTRY, arguments("sam2", **NAMES)) as model:
+    with triton.serving(ENTRY, arguments("sam2", **PAIR)) as model:
         triton.gate.clear()
         images = [asked(model, "image_id", image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP", "PNG")]
         wait_until(lambda: gauge[-1:] == [2])
@@ -186,11 +180,11 @@ def test_parameters_that_cannot_work(triton):
     names = ("cache_bytes", "threads", "max_pending", "max_jobs")
     for name, value in [*((name, "0") for name in names), ("threads", "-1"), ("threads", "many"), ("threads", "")]:
         with pytest.raises(triton.module.TritonModelException, match=f"parameter {name} must be a whole number"):
-            module.TritonPythonModel().initialize(arguments("sam2", **{**NAMES, name: value}))
+            module.TritonPythonModel().initialize(arguments("sam2", **{**PAIR, name: value}))
     size = contract.embedding_bytes(get_family("sam2"))
     assert size == 16_777_216
     with pytest.raises(triton.module.TritonModelException, match="the embeddings of one image take 16777216"):
-        module.TritonPythonModel().initialize(arguments("sam2", cache_bytes=str(size - 1), **NAMES))
+        module.TritonPythonModel().initialize(arguments("sam2", cache_bytes=str(size - 1), **PAIR))
 
 
 def test_other_weights_have_other_ids(triton, tmp_path):

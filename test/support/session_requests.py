@@ -7,7 +7,6 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,18 +52,6 @@ def metrics(server, as_wanted=lambda figures: True, model="sam2"):
 
 def ask(server, **inputs):
     return json.loads(post(server, **inputs)["result_json"])
-
-
-def bomb():
-    """Return a small PNG whose header claims 30,000 x 30,000 pixels."""
-
-    def chunk(kind, data):
-        body = kind + data
-        return len(data).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-
-    side = (30_000).to_bytes(4, "big")
-    header = chunk(b"IHDR", side + side + bytes([8, 2, 0, 0, 0]))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
 
 
 def post(server, *, model="sam2", shape=(1,), **inputs):

@@ -5,13 +5,10 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import signal
 import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from support.conditions import wait_until
+from support.custom_metrics import Scrape
 from support.nginx_proxy import RESOLVES, answering, free_ports, make_tls, naming, needs_nginx, needs_openssl, proxy
 
 from triton_sam import SAM2TritonClient
@@ -316,10 +314,8 @@ def replicas(tls, tmp_path_factory):
             server.stop()
 
 
-def cache_hits(server) -> int:
-    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
-        found = re.search(r"triton_sam_cache_hits_total\S* (\d+)", answer.read().decode())
-    return int(found[1]) if found else 0
+def cache_hits(server) -> float:
+    return Scrape(server.metrics_url).total("triton_sam_cache_hits_total")
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from support.conditions import settled
 from support.pb_utils import TritonError, TritonModelException
+from support.session_requests import inferences
 from support.two_workers import shared
 
 from triton_sam import SAM2TritonClient
@@ -60,7 +60,7 @@ def computed(server, images):
             nonlocal own
             client.predict([[200, 180]])  # Triton decodes one after the other, so earlier decodes have ended now
             own += 1
-            return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"])) - own
+            return inferences(transport, "sam2_decoder") - own
 
         yield read
     transport.close()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.conditions import settled, wait_until
-from support.session_requests import ask, colored, encoded, metrics, point_inputs, post, serve, text
+from support.session_requests import ask, colored, encoded, inferences, metrics, point_inputs, post, serve, text
 from support.toy_server import BATCHED, CACHED, CALLS, CHOSEN, CONFIGURED, OLD
 
 from triton_sam import SAM2TritonClient, SamError
@@ -19,7 +19,6 @@ from triton_sam._common.bundle import bundled
 from triton_sam.errors import LocalServerError
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.repository.hashes import forget_hashes
-from triton_sam.transport import Transport
 
 
 def test_curl_gets_a_png(server, http_client, content):
@@ -167,10 +166,6 @@ def test_who_asks_for_one_output_leaves_the_others_to_the_next(transport, conten
 BOX = np.float32([[90, 70, 310, 290]])
 
 
-def decoder_calls(transport: Transport) -> int:
-    return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"]))
-
-
 def test_masks_and_scores_are_equal_to_the_bit(transport, content):
     for prompt in (
         point_inputs(),
@@ -196,13 +191,14 @@ def test_masks_and_scores_are_equal_to_the_bit(transport, content):
 
 def test_only_the_counters_of_the_session_model_grow(server, transport, content):
     (image_id,) = transport.infer(CHOSEN, {"image": text(content)}, ["image_id"])["image_id"]
-    calls, counted = decoder_calls(transport), settled(lambda: metrics(server, model=CHOSEN)["decodes_total"])
+    calls = inferences(transport, "sam2_decoder")
+    counted = settled(lambda: metrics(server, model=CHOSEN)["decodes_total"])
     for _ in range(3):
         transport.infer(CHOSEN, {"image_id": text(image_id), **point_inputs()}, ["masks"])
     wait_until(lambda: metrics(server, model=CHOSEN)["decodes_total"] == counted + 3)
-    assert decoder_calls(transport) == calls
+    assert inferences(transport, "sam2_decoder") == calls
     transport.infer(CALLS, {"image": text(content), **point_inputs()}, ["masks"])
-    assert decoder_calls(transport) == calls + 1
+    assert inferences(transport, "sam2_decoder") == calls + 1
 
 
 def test_a_damaged_decoder_is_one_clear_error(toy_repository, tmp_path):

@@ -9,16 +9,16 @@ import asyncio
 import concurrent.futures
 import gc
 import os
-import re
 import signal
 import threading
 import time
-import urllib.request
 
 import numpy as np
 import psutil
 import pytest
-from support.conditions import settled, wait_until
+from support.conditions import wait_until
+from support.custom_metrics import Scrape
+from support.session_requests import inferences
 from support.socket_server import refusing_port
 
 from triton_sam import (
@@ -135,14 +135,9 @@ def test_grpc_requests_cancelled_in_tritons_queue_are_not_computed(demo_triton, 
     many = [[[100 + n, 100]] for n in range(40)]
     transport = Transport(parse_url(demo_triton.grpc_url))
 
-    def computed():
-        return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"]))
-
     def queued():
         """Return the number of requests that wait in Triton for the decoder."""
-        text = urllib.request.urlopen(demo_triton.metrics_url, timeout=60).read().decode()
-        (count,) = re.findall(r'nv_inference_pending_request_count{model="sam2_decoder",version="1"} (\d+)', text)
-        return int(count)
+        return Scrape(demo_triton.metrics_url).total("nv_inference_pending_request_count", model="sam2_decoder")
 
     async def queue(client):
         """Let five requests wait behind a long one, which may end before they arrive."""
@@ -154,18 +149,18 @@ def test_grpc_requests_cancelled_in_tritons_queue_are_not_computed(demo_triton, 
         return long, tasks
 
     async def scenario(client):
-        before, sent = computed(), client.requests_sent
+        before, sent = inferences(transport, "sam2_decoder"), client.requests_sent
         long, tasks = await queue(client)
         while long.done():
             await all_ended(tasks)
-            before, sent = computed(), client.requests_sent
+            before, sent = inferences(transport, "sam2_decoder"), client.requests_sent
             long, tasks = await queue(client)
         for _, task in tasks:
             task.cancel()
         await all_ended([("", long), *tasks])
         assert client.requests_sent - sent == 6
         assert_same(await (await client.predict_async(POINT))[1], sync.predict(POINT))
-        return computed() - before
+        return inferences(transport, "sam2_decoder") - before
 
     with SAM2TritonClient(demo_triton.grpc_url, embeddings="client") as sync:
         sync.set_image(images / "shapes.jpg")

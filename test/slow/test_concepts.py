@@ -13,9 +13,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.export]
 pytest.importorskip("torch")
 
 from PIL import Image  # noqa: E402
-from support.conditions import eventually, settled, wait_until  # noqa: E402
+from support.conditions import eventually, wait_until  # noqa: E402
 from support.family_exports import sam3_concepts, sam3_video_words  # noqa: E402
 from support.processes import kill_model  # noqa: E402
+from support.session_requests import inferences  # noqa: E402
 from support.two_workers import return_free_memory  # noqa: E402
 from support.video_graphs import write_video_models  # noqa: E402
 
@@ -81,9 +82,7 @@ def noise(seed: int) -> np.ndarray:
 
 def computed(client: SAM2TritonClient) -> list[int]:
     """Return the numbers of requests that the encoders of clicks and of words have answered."""
-    count = client._transport.statistics
-    models = ("sam3_encoder", "sam3_concept_encoder")
-    return settled(lambda: [int(count(model)["inference_count"]) for model in models])
+    return [inferences(client._transport, model) for model in ("sam3_encoder", "sam3_concept_encoder")]
 
 
 def moving(count: int) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from support import contents
 from support.conditions import settled
+from support.custom_metrics import Scrape
 from support.fuzzing import text
 
 from triton_sam._common.bundle import bundled
@@ -42,10 +43,9 @@ def metrics(server, as_wanted=lambda figures: True, model="sam2"):
     deadline = time.monotonic() + 30
     while True:
         time.sleep(0.2)
-        lines = urllib.request.urlopen(server.metrics_url).read().decode().splitlines()
-        own = (line for line in lines if line.startswith("triton_sam_") and f'model="{model}"' in line)
-        pairs = (line.rsplit(" ", 1) for line in own)
-        figures = {name.partition("{")[0].removeprefix("triton_sam_"): float(value) for name, value in pairs}
+        samples = (each for each in Scrape(server.metrics_url).samples if each.labels.get("model") == model)
+        own = (each for each in samples if each.name.startswith("triton_sam_"))
+        figures = {each.name.removeprefix("triton_sam_"): each.value for each in own}
         if as_wanted(figures) or time.monotonic() > deadline:
             return figures
 
@@ -83,9 +83,14 @@ def add_session_model(repository: Path, name: str, config: str) -> None:
     (repository / name / "config.pbtxt").write_text(config.replace('name: "sam2"\n', f'name: "{name}"\n', 1))
 
 
+def inferences(transport, model):
+    """Return the number of requests that a model has computed."""
+    return settled(lambda: int(transport.statistics(model)["inference_count"]))
+
+
 def encoded(transport):
     """Return the number of images that the encoder has computed."""
-    return settled(lambda: int(transport.statistics("sam2_encoder")["inference_count"]))
+    return inferences(transport, "sam2_encoder")
 
 
 # --- many clients that click at the same time on a server with two session models, and measure the times ------------

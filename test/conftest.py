@@ -210,6 +210,24 @@ def service_triton(request):
     yield from shared(request, local_server.LocalServer(bundled("model_repository"), models=["sam2"]))
 
 
+@pytest.fixture(scope="module")
+def triton_client(service_triton, images):
+    """A client of that Triton with the image shapes.jpg."""
+    from triton_sam import SAM2TritonClient
+
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        client.set_image(images / "shapes.jpg")
+        yield client
+
+
+@pytest.fixture(scope="module")
+def own_triton():
+    """The same for one file, which needs it alone. It ends before the large servers of the same process start."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    with local_server.LocalServer(bundled("model_repository"), models=["sam2"]) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def service(request, service_triton):
     """A running SAM service over ``service_triton``."""

@@ -24,7 +24,7 @@ from support.tools import AWAY, BOX, CLICK
 from support.uv_environment import make_environment
 
 import triton_sam
-from triton_sam import SAM2TritonClient, SAM2VideoClient
+from triton_sam import SAM2VideoClient
 from triton_sam.masks import mask_to_box
 from triton_sam.service.adapters.cvat_tracker import box_runs, mask_of_points
 
@@ -196,13 +196,6 @@ def run(program, tmp_path):
     return run
 
 
-@pytest.fixture(scope="module")
-def demo_client(service_triton, images):
-    with SAM2TritonClient(service_triton.grpc_url) as demo_client:
-        demo_client.set_image(images / "shapes.jpg")
-        yield demo_client
-
-
 @pytest.mark.slow
 @pytest.mark.export
 def test_an_agent_tracks_rectangles_and_a_mask(run, video_server, tmp_path):
@@ -233,7 +226,7 @@ def test_an_agent_tracks_rectangles_and_a_mask(run, video_server, tmp_path):
 
 
 @pytest.mark.nightly
-def test_it_annotates_a_task(run, service_triton, demo_client, images):
+def test_it_annotates_a_task(run, service_triton, triton_client, images):
     """It uploads the objects that the client finds."""
     options = {"points_per_side": 4, "stability_score_thresh": 0.5}
     words = ["task", "auto-annotate", str(TASK), "--conf-threshold", "0.3"]
@@ -241,7 +234,7 @@ def test_it_annotates_a_task(run, service_triton, demo_client, images):
         run(cvat.url, *words, kind="everything", url=service_triton.grpc_url, **options)
     assert cvat.unknown == []
     [sent] = cvat.annotations
-    found = demo_client.everything(images / "shapes.jpg", pred_iou_thresh=0.3, **options)
+    found = triton_client.everything(images / "shapes.jpg", pred_iou_thresh=0.3, **options)
     assert found
     assert [(shape["type"], shape["frame"]) for shape in sent["shapes"]] == [("mask", 0)] * len(found)
     for shape, segment in zip(sent["shapes"], found, strict=True):
@@ -249,7 +242,7 @@ def test_it_annotates_a_task(run, service_triton, demo_client, images):
 
 
 @pytest.mark.nightly
-def test_an_agent_answers_clicks_and_boxes(run, service_triton, demo_client, images):
+def test_an_agent_answers_clicks_and_boxes(run, service_triton, triton_client, images):
     """It makes the function in CVAT, and then its agent answers the requests that wait there."""
     frame = {"type": "interact", "task": TASK, "frame": 0}
     parameters = {"kind": "interactor", "url": service_triton.grpc_url}
@@ -270,4 +263,4 @@ def test_an_agent_answers_clicks_and_boxes(run, service_triton, demo_client, ima
     for result, prompt in zip(cvat.results, prompts, strict=True):
         [shape] = result["shapes"]
         assert shape["type"] == "mask"
-        assert np.array_equal(mask_of_points(shape["points"], SIZE), demo_client.segment(**prompt)[0].mask)
+        assert np.array_equal(mask_of_points(shape["points"], SIZE), triton_client.segment(**prompt)[0].mask)

@@ -4,8 +4,6 @@ import base64
 
 import pytest
 
-from triton_sam import SAM2TritonClient
-
 
 @pytest.fixture(scope="module")
 def picture(images):
@@ -25,14 +23,6 @@ def light_triton():
 def image64(picture):
     """The picture as tools send it."""
     return base64.b64encode(picture).decode()
-
-
-@pytest.fixture(scope="module")
-def sam2(service_triton, picture):
-    """A client of Triton with the picture."""
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(picture)
-        yield client
 
 
 @pytest.fixture(scope="module")

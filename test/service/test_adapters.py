@@ -32,20 +32,20 @@ def http(all_adapters):
     return all_adapters.http
 
 
-def wanted(sam2, name, **prompt):
+def wanted(triton_client, name, **prompt):
     """Return what a tool is to get: the best of three masks, or the single one."""
-    found = sam2.segment(**prompt, multimask_output=name == "osam")
+    found = triton_client.segment(**prompt, multimask_output=name == "osam")
     return max(found, key=lambda each: each.score)
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_masks_of_clicks_and_boxes_equal_those_of_the_client(all_adapters, http, picture, image64, sam2, name):
+def test_masks_of_clicks_and_boxes_equal_those_of_the_client(all_adapters, http, picture, image64, triton_client, name):
     tool = TOOLS[name]
     all_adapters.upload(picture)
     encodes = all_adapters.metric("triton_sam_service_encodes_total")
     for request, prompt in ((tool.click, {"point_coords": [CLICK]}), (tool.box, {"box": BOX})):
         answer = posted(http, tool.path, request(image64), headers=tool.headers)
-        assert tool.agrees(tool.mask(answer, SHAPE), wanted(sam2, name, **prompt).mask)
+        assert tool.agrees(tool.mask(answer, SHAPE), wanted(triton_client, name, **prompt).mask)
     assert all_adapters.metric("triton_sam_service_encodes_total") == encodes
 
 
@@ -113,14 +113,14 @@ def test_an_adapter_that_is_off_answers_nothing_and_the_command_knows_all(servic
 # --- what one tool has -----------------------------------------------------------------------------------------------
 
 
-def test_qupath_refines_a_mask_and_shows_candidates(http, image64, sam2):
-    clicked = sam2.segment([CLICK], [1])[0]
+def test_qupath_refines_a_mask_and_shows_candidates(http, image64, triton_client):
+    clicked = triton_client.segment([CLICK], [1])[0]
     body = TOOLS["qupath"].click(image64)
     [plain] = posted(http, "/sam/", body)
     [refined] = posted(http, "/sam/", {**body, "b64mask": base64_of(clicked.to_png())})
     assert plain["properties"]["quality"] == pytest.approx(clicked.score, abs=1e-6)
     logits = mask_logits(clicked.mask, get_family("sam2"))
-    expected = sam2.segment([CLICK], [1], mask_input=logits[None, None])[0]
+    expected = triton_client.segment([CLICK], [1], mask_input=logits[None, None])[0]
     assert refined["properties"]["quality"] == pytest.approx(expected.score, abs=1e-6) != plain["properties"]["quality"]
     blue = encoded(Image.fromarray(clicked.mask[..., None] * np.uint8([0, 0, 4])))
     assert posted(http, "/sam/", {**body, "b64mask": base64_of(blue)}) == [refined]
@@ -132,7 +132,7 @@ def test_qupath_refines_a_mask_and_shows_candidates(http, image64, sam2):
     fewer = http.post("/sam/", json={**body, "point_coords": [CLICK, CLICK]})
     assert (fewer.status_code, "send one for each" in fewer.text) == (422, True)
     candidates = posted(http, "/sam/", {**body, "multimask_output": True})
-    expected = [each for each in sam2.segment([CLICK], [1], multimask_output=True) if each.box]
+    expected = [each for each in triton_client.segment([CLICK], [1], multimask_output=True) if each.box]
     assert [each["properties"]["quality"] for each in candidates] == pytest.approx([each.score for each in expected])
 
 
@@ -148,16 +148,16 @@ def test_qupath_asks_for_weights(http):
     assert "triton-sam setup" in refused.json()["detail"]
 
 
-def test_roboflow_gets_several_objects_as_polygons(http, image64, sam2):
+def test_roboflow_gets_several_objects_as_polygons(http, image64, triton_client):
     prompts = TOOLS["roboflow"].click(image64)["prompts"] + TOOLS["roboflow"].box(image64)["prompts"]
     body = {**TOOLS["roboflow"].click(image64), "prompts": {"prompts": prompts}, "format": "json"}
     predictions = posted(http, "/sam2/segment_image", body)["predictions"]
-    expected = [sam2.segment([CLICK], [1])[0], sam2.segment(box=BOX)[0]]
+    expected = [triton_client.segment([CLICK], [1])[0], triton_client.segment(box=BOX)[0]]
     assert [each["masks"] for each in predictions] == [pixel_polygons(each.mask) for each in expected]
     assert [each["confidence"] for each in predictions] == pytest.approx([each.score for each in expected], abs=1e-6)
 
 
-def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, sam2):
+def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, triton_client):
     points = [POSITIVE, {"x": 260, "y": 200, "positive": False}]
     body = {**TOOLS["roboflow"].click(image64), "load_logits_from_cache": True}
 
@@ -165,9 +165,9 @@ def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, sam2):
         answer = posted(http, "/sam2/segment_image", {**body, "prompts": [{"points": points[:count]}], **more})
         return rle_to_mask(answer["predictions"][0]["masks"])
 
-    first = sam2.segment([CLICK], [1])[0]
+    first = triton_client.segment([CLICK], [1])[0]
     both = [CLICK, [260, 200]], [1, 0]
-    plain, refined = sam2.segment(*both)[0].mask, sam2.segment(*both, mask_input=first.logits)[0].mask
+    plain, refined = triton_client.segment(*both)[0].mask, triton_client.segment(*both, mask_input=first.logits)[0].mask
     assert not np.array_equal(plain, refined)
     asked(1)
     assert np.array_equal(asked(2), plain)  # nothing was saved
@@ -176,12 +176,12 @@ def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, sam2):
     assert np.array_equal(asked(2, load_logits_from_cache=False), plain)
 
 
-def test_roboflow_prefers_a_known_id_to_the_image_beside_it(all_adapters, picture, image64, sam2):
+def test_roboflow_prefers_a_known_id_to_the_image_beside_it(all_adapters, picture, image64, triton_client):
     """Its contract wants an image in each request, so clients send a placeholder beside the id."""
     http, file = all_adapters.http, io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "PNG")
     image, pixel = {"value": image64}, {"value": base64_of(file.getvalue())}
-    clicked = sam2.segment([CLICK], [1])[0].mask
+    clicked = triton_client.segment([CLICK], [1])[0].mask
     named = {"image_id": "known", "prompts": [{"points": [POSITIVE]}], "format": "rle", "multimask_output": False}
 
     def found(**members):
@@ -231,14 +231,15 @@ def test_some_tools_show_images_as_they_are_stored(http, picture, name, form):
     assert np.array_equal(*found)
 
 
-def test_the_requests_of_the_gateway_of_cvat(http, image64, sam2):
+def test_the_requests_of_the_gateway_of_cvat(http, image64, triton_client):
     """The clicks and boxes that CVAT's own gateway sent."""
     assert cvat_requests.read_functions(http)["triton-sam-sam2"] == []
     for request in cvat_requests.calls_of("triton-sam-sam2"):
         sent = request["body"]
         box = None if sent["obj_bbox"] is None else list(itertools.chain(*sent["obj_bbox"]))
         labels = [1] * len(sent["pos_points"]) + [0] * len(sent["neg_points"])
-        [expected] = sam2.segment([*sent["pos_points"], *sent["neg_points"]] or None, labels or None, box=box)[:1]
+        points = [*sent["pos_points"], *sent["neg_points"]]
+        expected = triton_client.segment(points or None, labels or None, box=box)[0]
         answer = cvat_requests.send(http, request, image64)
         assert np.array_equal(np.array(answer["mask"], bool), expected.mask)
         assert answer["points"] == np.reshape(expected.to_polygons()[0], (-1, 2)).tolist()
@@ -263,9 +264,9 @@ def generate(http):
     return generate
 
 
-def test_a_request_without_a_prompt_is_a_click_in_the_middle(generate, sam2, image64):
+def test_a_request_without_a_prompt_is_a_click_in_the_middle(generate, triton_client, image64):
     answer = generate(image=image64)
-    best = max(sam2.segment([[400, 300]], multimask_output=True), key=lambda each: each.score)
+    best = max(triton_client.segment([[400, 300]], multimask_output=True), key=lambda each: each.score)
     assert np.array_equal(osam_mask(answer["annotations"][0], SHAPE), best.mask)
     assert answer["model"] == "sam2:latest"
 

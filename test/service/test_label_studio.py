@@ -44,7 +44,7 @@ def test_label_studio(http, image64):
     assert result["value"]["brushlabels"] == ["cat"]
 
 
-def test_label_studio_with_polygons_and_several_objects(http, image64, sam2):
+def test_label_studio_with_polygons_and_several_objects(http, image64, triton_client):
     config = LABEL_SETUP.replace("BrushLabels", "PolygonLabels")
     other = [560, 120, 740, 300]
     parts = [
@@ -53,13 +53,13 @@ def test_label_studio_with_polygons_and_several_objects(http, image64, sam2):
     answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts, config=config))
     results = answer["results"][0]["result"]
     for result, box in zip(results, (BOX, other), strict=True):
-        expected = sam2.segment(box=box)[0].to_polygons()[0]
+        expected = triton_client.segment(box=box)[0].to_polygons()[0]
         points = np.array(result["value"]["points"]) * [8, 6]
         assert np.allclose(points.ravel(), expected, atol=1e-6)
     assert posted(http, "/label-studio/predict", asked_of_label_studio(image64))["results"] == []
 
 
-def test_label_studio_refines_what_the_user_draws(http, image64, sam2):
+def test_label_studio_refines_what_the_user_draws(http, image64, triton_client):
     """A rough polygon and strokes of a brush become the masks that the client makes of the same prompts."""
     polygon = region("polygonlabels", 0, 0, points=[[x / 8, y / 6] for x, y in RING])
     brush = region("brushlabels", 0, 0, format="rle", rle=encode_brush(stroke()))
@@ -67,16 +67,16 @@ def test_label_studio_refines_what_the_user_draws(http, image64, sam2):
     for parts in ([polygon], [brush], [brush, region("keypointlabels", 240, 180, is_positive=0), polygon]):
         answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts))
         results.append([brushed(each) for each in answer["results"][0]["result"]])
-    strokes, outline = drawn_prompts(sam2)
-    as_stroked, as_outlined = (sam2.segment(**prompt)[0] for prompt in (strokes, outline))
+    strokes, outline = drawn_prompts(triton_client)
+    as_stroked, as_outlined = (triton_client.segment(**prompt)[0] for prompt in (strokes, outline))
     away = {"point_coords": [*strokes["point_coords"], [240, 180]], "point_labels": [1, 0]}
-    as_corrected = sam2.segment(**{**strokes, **away})[0]
+    as_corrected = triton_client.segment(**{**strokes, **away})[0]
     assert np.array_equal(results[0], [as_outlined.mask])
     assert np.array_equal(results[1], [as_stroked.mask])
     assert np.array_equal(results[2], [as_corrected.mask, as_outlined.mask])
-    plain = sam2.segment(strokes["point_coords"])[0]
+    plain = triton_client.segment(strokes["point_coords"])[0]
     assert not np.array_equal(as_stroked.mask, plain.mask)  # the strokes matter
-    assert intersection_over_union(as_outlined.mask, sam2.segment(box=BOX)[0].mask) > 0.9
+    assert intersection_over_union(as_outlined.mask, triton_client.segment(box=BOX)[0].mask) > 0.9
 
 
 def test_label_studio_images_come_from_label_studio_alone(http, image64):
@@ -88,7 +88,7 @@ def test_label_studio_images_come_from_label_studio_alone(http, image64):
         assert "--label-studio-url" in answer.text
 
 
-def test_a_background_point_alone_corrects_the_object_of_the_call_before(http, image64, sam2):
+def test_a_background_point_alone_corrects_the_object_of_the_call_before(http, image64, triton_client):
     """Label Studio's page sends the point without the box that it stands in."""
     x1, y1, x2, y2 = BOX
     box = region("rectanglelabels", x1, y1, width=x2 - x1, height=y2 - y1, id="abc")
@@ -101,9 +101,9 @@ def test_a_background_point_alone_corrects_the_object_of_the_call_before(http, i
 
     found(7, box)
     found(8, region("keypointlabels", *CLICK, is_positive=1, id="ghi"))
-    expected = sam2.segment([[260, 200]], [0], box=BOX)[0]
+    expected = triton_client.segment([[260, 200]], [0], box=BOX)[0]
     assert np.array_equal(found(7, away), [expected.mask])
-    refined = sam2.segment([CLICK, [260, 200]], [1, 0])[0]
+    refined = triton_client.segment([CLICK, [260, 200]], [1, 0])[0]
     assert np.array_equal(found(8, away), [refined.mask])
     alone = asked_of_label_studio(image64, away, task=9)
     answer = http.post("/label-studio/predict", json=alone)

@@ -35,9 +35,9 @@ def test_as_many_points_as_the_session_model_takes(segment):
     assert answer.status_code == 200, answer.text
 
 
-def test_a_mask_is_refined(segment, sam2):
-    logits = sam2.predict([[200, 180]], [1])[0][0, 0]
-    expected = sam2.segment([[150, 120]], [1], mask_input=logits)[0]
+def test_a_mask_is_refined(segment, triton_client):
+    logits = triton_client.predict([[200, 180]], [1])[0][0, 0]
+    expected = triton_client.segment([[150, 120]], [1], mask_input=logits)[0]
     first = segment({**POINT, "logits": True}).json()["masks"][0]["logits"]
     np.testing.assert_array_equal(np.frombuffer(base64.b64decode(first["data"]), "<f4").reshape(256, 256), logits)
     second = segment({"points": [[150, 120]], "mask": first}).json()["masks"][0]
@@ -56,8 +56,8 @@ def test_a_mask_is_refined(segment, sam2):
         ("*/*", "polygons", "application/json"),
     ],
 )
-def test_forms_of_masks(segment, sam2, accept, asked, kind):
-    expected = sam2.segment([[200, 180]], [1])[0]
+def test_forms_of_masks(segment, triton_client, accept, asked, kind):
+    expected = triton_client.segment([[200, 180]], [1])[0]
     answer = segment({**POINT, "format": asked}, accept=accept)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].split(";")[0] == kind
@@ -82,8 +82,8 @@ def test_forms_of_masks(segment, sam2, accept, asked, kind):
         np.testing.assert_array_equal(np.asarray(png) == 255, expected.mask)
 
 
-def test_a_picture_of_several_objects_holds_their_numbers(segment, sam2):
-    expected = sam2.segment(box=BOXES)
+def test_a_picture_of_several_objects_holds_their_numbers(segment, triton_client):
+    expected = triton_client.segment(box=BOXES)
     answer = segment({"objects": [{"box": box} for box in BOXES]}, accept="image/png")
     with Image.open(io.BytesIO(answer.content)) as png:
         labels = np.asarray(png)

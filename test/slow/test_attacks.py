@@ -16,9 +16,6 @@ import pytest
 from support.attackers import upload
 from support.running_service import ServiceProgram
 
-from triton_sam._common.bundle import bundled
-from triton_sam.local_server import LocalServer
-
 ATTACKERS = Path(__file__).parents[1] / "support" / "attackers.py"
 
 
@@ -101,16 +98,9 @@ STOP = 8.0
 """Seconds between SIGTERM and the end of the service."""
 
 
-@pytest.fixture(scope="module")
-def triton():
-    """A server of this file alone, which ends before the large servers of the same process start."""
-    with LocalServer(bundled("model_repository"), models=["sam2"]) as running:
-        yield running
-
-
 @pytest.mark.parametrize(("attack", "seconds"), ATTACKS)
-def test_another_user_hardly_notices(triton, images, tmp_path, attack, seconds):
-    with AttackedService(triton.grpc_url, tmp_path) as service:
+def test_another_user_hardly_notices(own_triton, images, tmp_path, attack, seconds):
+    with AttackedService(own_triton.grpc_url, tmp_path) as service:
         image = upload(service.url, (images / "shapes.jpg").read_bytes())
         service.watch(image, None, 2)
         with service.attack(attack, seconds) as attacker:
@@ -127,8 +117,8 @@ def test_another_user_hardly_notices(triton, images, tmp_path, attack, seconds):
         assert max(after.clicks) < CLICK * ALLOWANCE / 2
 
 
-def test_the_service_ends_soon_under_load(triton, tmp_path):
-    with AttackedService(triton.grpc_url, tmp_path) as service, service.attack("masks", 40):
+def test_the_service_ends_soon_under_load(own_triton, tmp_path):
+    with AttackedService(own_triton.grpc_url, tmp_path) as service, service.attack("masks", 40):
         time.sleep(15)
         service.process.send_signal(signal.SIGTERM)
         began = time.monotonic()

@@ -18,7 +18,6 @@ from support.conditions import wait_until
 from support.running_service import running_service
 from support.tools import CLICK, brushed
 
-from triton_sam import SAM2TritonClient
 from triton_sam.local_server.ports import choose_ports
 
 PROGRAM = os.environ.get("LABEL_STUDIO") or shutil.which("label-studio")
@@ -113,14 +112,7 @@ def setup(service_triton, images, tmp_path_factory):
             yield Setup(studio, project, task, added["id"])
 
 
-@pytest.fixture(scope="module")
-def client(service_triton, images):
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(images / "shapes.jpg")
-        yield client
-
-
-def test_a_click_in_the_page_of_label_studio(setup, client, browser):
+def test_a_click_in_the_page_of_label_studio(setup, triton_client, browser):
     """A person signs in, chooses the label of the smart tag, and clicks: Label Studio saves the mask as a draft."""
     url = str(setup.studio.base_url).rstrip("/")
     context = browser.new_context(viewport={"width": 1400, "height": 860})
@@ -153,7 +145,7 @@ def test_a_click_in_the_page_of_label_studio(setup, client, browser):
     assert np.allclose(point, CLICK, atol=4)
     [result] = [each for each in draft["result"] if each["type"] == "brushlabels"]
     assert result["value"]["brushlabels"] == ["cat"]
-    assert np.array_equal(brushed(result), client.segment([point], [1])[0].mask)
+    assert np.array_equal(brushed(result), triton_client.segment([point], [1])[0].mask)
 
 
 def _made(studio: httpx.Client, path: str, body: dict) -> dict:

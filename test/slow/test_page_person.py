@@ -20,8 +20,6 @@ from support.conditions import wait_until  # noqa: E402
 from support.running_browser import Page, drag, edited, masks_of, open_page  # noqa: E402
 from support.running_service import ServiceProgram  # noqa: E402
 
-from triton_sam._common.bundle import bundled  # noqa: E402
-from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.masks.rle import rle_to_mask  # noqa: E402
 
 NAMES = ("shapes.jpg", "coffee.jpg", "street.jpg")
@@ -39,15 +37,9 @@ Masks = dict[str, dict[str, np.ndarray]]
 """The masks of the objects by the name of the image and that of the object."""
 
 
-@pytest.fixture(scope="module")
-def triton():
-    with LocalServer(bundled("model_repository"), models=["sam2"]) as running:
-        yield running
-
-
 @pytest.fixture
-def killed(triton, tmp_path):
-    with ServiceProgram(triton.grpc_url, tmp_path) as service:
+def killed(own_triton, tmp_path):
+    with ServiceProgram(own_triton.grpc_url, tmp_path) as service:
         yield service
 
 
@@ -172,7 +164,7 @@ def masks_of_coco(coco: dict[str, Any]) -> Masks:
     return masks
 
 
-def test_nothing_is_lost(browser, killed, triton, images, tmp_path):
+def test_nothing_is_lost(browser, killed, own_triton, images, tmp_path):
     paths = [images / name for name in NAMES]
     with open_page(browser, killed.url) as page:
         page.uncheck("#hover")
@@ -190,10 +182,10 @@ def test_nothing_is_lost(browser, killed, triton, images, tmp_path):
         assert_kept(page, objects, masks)
         assert page.faults == []
 
-        pid = triton.pid
+        pid = own_triton.pid
         os.kill(pid, signal.SIGKILL)
         click_while_away(page)
-        wait_until(lambda: triton.restarts == 1 and triton.pid != pid)
+        wait_until(lambda: own_triton.restarts == 1 and own_triton.pid != pid)
         assert_click_is_answered(page)
         assert_kept(page, objects, masks)
         forgive(page, OUTAGE)

@@ -8,7 +8,6 @@ from support.running_service import running_service
 from support.tools import AWAY, BOX, CLICK, RING, drawn_prompts, filled_each, near, without_holes, without_specks
 from support.uv_environment import make_environment, run_script
 
-from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 from triton_sam.service.adapters.registry import ADAPTERS
 
@@ -115,13 +114,6 @@ def guarded(service_triton):
         yield guarded
 
 
-@pytest.fixture(scope="module")
-def client(service_triton, images):
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(images / "shapes.jpg")
-        yield client
-
-
 def _of_columns(places):
     """Return the mask whose pixels have these numbers, column by column, in an image of 800 x 600 pixels."""
     mask = np.zeros(800 * 600, bool)
@@ -129,28 +121,29 @@ def _of_columns(places):
     return mask.reshape(800, 600).T
 
 
-def test_inference_sdk(python, guarded, client, images):
+def test_inference_sdk(python, guarded, triton_client, images):
     answer = run_script(python, ROBOFLOW, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
-    expected = [client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]]
+    expected = [triton_client.segment([CLICK], [1])[0], triton_client.segment(box=BOX)[0]]
     for rle, segment in zip(answer["masks"], expected, strict=True):
         assert np.array_equal(rle_to_mask(rle), segment.mask)
     assert np.allclose(answer["areas"], [segment.area for segment in expected], rtol=0.02)
     assert "each prompt needs points" in answer["fault"]
 
 
-def test_types_of_osam(python, guarded, client, images):
+def test_types_of_osam(python, guarded, triton_client, images):
     """osam's own types make the prompts, accept the answers, and give the embedding of one to the next request."""
     masks = run_script(python, OSAM, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
     for columns, prompt in zip(masks, ({"point_coords": [CLICK]}, {"box": BOX}), strict=True):
-        best = max(client.segment(**prompt, multimask_output=True), key=lambda each: each.score)
+        best = max(triton_client.segment(**prompt, multimask_output=True), key=lambda each: each.score)
         assert np.array_equal(_of_columns(columns), best.mask)
 
 
-def test_label_studio_sdk(python, guarded, client, images):
+def test_label_studio_sdk(python, guarded, triton_client, images):
     """A click, a brush in the SDK's own code, and a polygon: its decoder gives the masks of the client."""
     answer = run_script(python, LABEL_STUDIO, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, RING)
-    for columns, prompt in zip(answer["columns"], ({"point_coords": [CLICK]}, *drawn_prompts(client)), strict=True):
-        assert mask_to_rle(_of_columns(columns)) == mask_to_rle(client.segment(**prompt)[0].mask)
+    prompts = ({"point_coords": [CLICK]}, *drawn_prompts(triton_client))
+    for columns, prompt in zip(answer["columns"], prompts, strict=True):
+        assert mask_to_rle(_of_columns(columns)) == mask_to_rle(triton_client.segment(**prompt)[0].mask)
     assert answer["valid"] == [True] * 3
 
 
@@ -230,14 +223,14 @@ def run(x_anylabeling, tmp_path):
     return run
 
 
-def test_clicks_and_rectangles(run, guarded, client, images):
+def test_clicks_and_rectangles(run, guarded, triton_client, images):
     marks = [
         {"type": "point", "data": CLICK, "label": 1},
         {"type": "rectangle", "data": BOX, "label": 1},
         {"type": "point", "data": AWAY, "label": 1},
     ]
     answer = run(CLICKS, guarded.url, TOKEN, str(images / "shapes.jpg"), *marks)
-    expected = [client.segment([CLICK])[0], client.segment(box=BOX)[0], client.segment([AWAY])[0]]
+    expected = [triton_client.segment([CLICK])[0], triton_client.segment(box=BOX)[0], triton_client.segment([AWAY])[0]]
     assert "sam2" in answer["models"]
     for rings, segment in zip(answer["found"], expected, strict=True):
         assert near(filled_each(rings, segment.mask.shape), without_holes(without_specks(segment.mask, 0.2)), 2)

@@ -222,7 +222,7 @@ def triton_client(service_triton, images):
 
 @pytest.fixture(scope="module")
 def own_triton():
-    """The same for one file, which needs it alone. It ends before the large servers of the same process start."""
+    """A local Triton with the session model for one file, which ends before the large servers of the process start."""
     local_server = pytest.importorskip("triton_sam.local_server")
     with local_server.LocalServer(bundled("model_repository"), models=["sam2"]) as running:
         yield running

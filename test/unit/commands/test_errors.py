@@ -13,6 +13,7 @@ from PIL import Image
 from support.annotated import write_data_set
 from support.commands import copy_committed
 from support.contents import files_below
+from support.tracked import write_clip
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
@@ -308,9 +309,7 @@ def files(tmp_path_factory):
     Image.new("RGB", (32, 24)).save(folder / "small.png")
     Image.new("RGB", (300, 220)).save(folder / "slide.tif")
     np.save(folder / "integers.npy", np.zeros((256, 256), np.int32))
-    (folder / "clip").mkdir()
-    for frame in range(6):
-        Image.new("RGB", (64, 48), (20 * frame, 60, 90)).save(folder / "clip" / f"{frame:05d}.png")
+    write_clip(folder / "clip", 6)
     (folder / "object.json").write_text("{}")
     (folder / "images.json").write_text('{"images": []}')
     (folder / "numbers.json").write_text("[1]")

@@ -17,6 +17,7 @@ from PIL import Image
 from support.commands import call
 from support.contents import files_below
 from support.in_process import InProcess
+from support.tracked import write_clip
 from support.video_files import write_video
 from support.video_server import VideoServer, open_video
 
@@ -53,11 +54,7 @@ def breaks_at(server: VideoServer, frame: int | None, error: type[BaseException]
 
 @pytest.fixture
 def clip(tmp_path):
-    folder = tmp_path / "clip"
-    folder.mkdir()
-    for frame in range(FRAMES):
-        Image.new("RGB", SIZE, (20 * frame, 60, 90)).save(folder / f"{frame:05d}.png")
-    return folder
+    return write_clip(tmp_path / "clip", FRAMES)
 
 
 def track(*options: object) -> int:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.commands import with_support
 from support.conditions import standstill
 
 TIMEOUT, JUMP_AFTER = 2.0, 0.5
@@ -36,8 +37,7 @@ def preload(tmp_path_factory):
 @pytest.mark.alone
 @pytest.mark.parametrize("jump", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
 def test_timeouts_hold_when_the_wall_clock_jumps(preload, jump):
-    tests = Path(__file__).parents[1]  # the folder from which the support code is imported
-    environment = {**os.environ, "LD_PRELOAD": str(preload), "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
+    environment = with_support(LD_PRELOAD=str(preload))
     command = [sys.executable, __file__, str(jump)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import with_support
 from support.contents import files_below
 from support.file_server import Server
 from support.session_requests import colored
@@ -175,10 +176,8 @@ def test_too_little_shared_memory_makes_the_cache_smaller_without_failures():
         or subprocess.run([*namespace, mount], capture_output=True, check=False).returncode
     ):
         pytest.skip("this user may not mount file systems in a namespace")
-    tests = Path(__file__).parents[1]  # the folder from which the support code is imported
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
     command = [*namespace, f"{mount} && exec {shlex.join([sys.executable, __file__])}"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=with_support(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 

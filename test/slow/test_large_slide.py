@@ -1,7 +1,6 @@
 """A slide of 40,000 x 40,000 pixels with 2,025 discs: none is doubled or lost, borders of tiles do not matter."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from support.commands import with_support
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
@@ -99,9 +99,9 @@ def test_the_command_annotates_a_slide_with_many_objects(slide, side, tmp_path):
     """The client of this process finds objects by their greys."""
     words = ["annotate", str(slide(side)), "--large", "--with", "everything", "--out", str(tmp_path / "out"), "-q"]
     peak = tmp_path / "peak"
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PEAK_FILE": str(peak)}
-    cut = ["--tile", str(TILE), "--overlap", str(OVERLAP)]
-    subprocess.run([sys.executable, "-m", "support.large_run", *words, *cut], env=variables, check=True)
+    words += ["--tile", str(TILE), "--overlap", str(OVERLAP)]
+    command = [sys.executable, "-m", "support.large_run", *words]
+    subprocess.run(command, env=with_support(PEAK_FILE=str(peak)), check=True)
     memory = int(peak.read_text())
     print(f"{memory / 1e9:.2f} GB", end=", ")
     assert memory < MEMORY

@@ -1,8 +1,10 @@
-"""Runs of the command line in this process, and repositories for them."""
+"""Runs of the command line in this process, repositories for them, and the environment of other programs."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,12 @@ from triton_sam.cli import main
 def call(line: str, *more: object) -> int:
     """Run a command line whose words have no spaces, and further words of any form."""
     return main([*line.split(), *map(str, more)])
+
+
+def with_support(**variables: str) -> dict[str, str]:
+    """Return the environment of a program that imports the package and the support code as this process does."""
+    tests = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path]), **variables}
 
 
 def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

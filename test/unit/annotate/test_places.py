@@ -4,7 +4,6 @@ import gc
 import importlib.util
 import io
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -26,7 +25,7 @@ pytest.importorskip("zarr")
 
 import tifffile  # noqa: E402
 from support.annotated import SIZE, files_of, lines_of, servers, write_data_set, write_images  # noqa: E402
-from support.commands import call  # noqa: E402
+from support.commands import call, with_support  # noqa: E402
 from support.file_server import web  # noqa: E402
 from support.large_images import ColourServer, draw, write_tiff, write_zarr  # noqa: E402
 from support.video_files import write_video  # noqa: E402
@@ -294,8 +293,8 @@ def test_a_process_that_loses_its_storage_prints_one_line(storage, tmp_path):
     storage.failing, storage.failures = "/0/c/", [500] * 1000
     code = "from triton_sam.inputs import remote; remote.PAUSE = 0.1; from support.large_run import main; main()"
     words = f"annotate {storage.url}/cells.zarr --large --with everything --out {tmp_path}/out -q".split()
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", code, *words], env=path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, env=with_support(), capture_output=True, text=True, check=False)
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("triton-sam: error: ")
     assert "cannot be read: ClientResponseError: 500" in line

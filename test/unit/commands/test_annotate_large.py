@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -18,7 +17,7 @@ pytest.importorskip("zarr")
 import tifffile
 from PIL import Image
 from support.annotated import files_of, lines_of
-from support.commands import call
+from support.commands import call, with_support
 from support.conditions import wait_until
 from support.large_images import PLACE, ColourClient, ColourServer, draw, write_tiff, write_zarr
 
@@ -107,8 +106,8 @@ def test_a_killed_run_goes_on_and_equals_an_undisturbed_one(slides, tmp_path):
     options = ["--tile", "256", "--overlap", "64", "--threads", "1"]
     assert annotate(slide, whole, *options) == 0
     line = f"annotate {slide} --large --with everything --out {killed} -q"
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TILES": str(SHARD_SIZE + 5)}
-    with subprocess.Popen([sys.executable, "-m", "support.large_run", *line.split(), *options], env=path) as process:
+    command = [sys.executable, "-m", "support.large_run", *line.split(), *options]
+    with subprocess.Popen(command, env=with_support(TILES=str(SHARD_SIZE + 5))) as process:
         wait_until(lambda: process.poll() is not None or list(killed.glob("shards/[0-9]*.jsonl")))
         process.kill()
     assert process.returncode == -9

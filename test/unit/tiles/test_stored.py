@@ -2,17 +2,16 @@
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
+from support.commands import with_support
 from support.contents import files_below
 from support.large_images import SIZE, TileClient, draw, write_tiff
 
@@ -141,11 +140,10 @@ def test_a_killed_process_leaves_whole_tiles(kills, slide, stored, tmp_path):
     folder, chance = tmp_path / "stored.zarr", random.Random(kills)
     words = ["large", str(slide), "--model", "sam1", "--precompute", "--tile", "512", "--overlap", "128", "-q"]
     command = [sys.executable, "-m", "support.large_run", *words, "--embeddings", str(folder)]
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     total = 8 * 6
     for _ in range(kills):
         before = len(list(folder.glob("features/[0-9]*")))
-        with subprocess.Popen(command, env={**path, "TILES": "4"}) as process:
+        with subprocess.Popen(command, env=with_support(TILES="4")) as process:
             while process.poll() is None and len(list(folder.glob("features/[0-9]*"))) < before + 2:
                 time.sleep(0.005)
             time.sleep(chance.uniform(0, 0.1))
@@ -160,7 +158,7 @@ def test_a_killed_process_leaves_whole_tiles(kills, slide, stored, tmp_path):
                 np.testing.assert_array_equal(
                     partial.embeddings(int(tile.name), "sam1_encoder")["image_embeddings"], features_of(window.pixels)
                 )
-    assert subprocess.run(command, env=path, check=False).returncode == 0
+    assert subprocess.run(command, env=with_support(), check=False).returncode == 0
     with open_large_image(slide) as image:
         precompute(TileClient(), image, tmp_path / "whole.zarr", tile=512, overlap=128)
     assert files_below(folder) == files_below(tmp_path / "whole.zarr")

@@ -11,12 +11,11 @@ import gc
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import psutil
 import pytest
-from support.conditions import wait_until
+from support.conditions import until, wait_until
 from support.custom_metrics import Scrape
 from support.session_requests import inferences
 from support.socket_server import refusing_port
@@ -65,13 +64,6 @@ async def all_ended(tasks):
     done, pending = await asyncio.wait([task for _, task in tasks], timeout=60)
     assert not pending
     return done
-
-
-async def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.002)
 
 
 pytestmark = pytest.mark.usefixtures("no_loose_ends")

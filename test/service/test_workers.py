@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from support.conditions import PATIENCE, wait_until
+from support.conditions import PATIENCE, until
 
 from triton_sam.service.budgets import WaitingBudget, Workers
 from triton_sam.service.metrics import Metrics
@@ -27,7 +27,7 @@ async def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
         return run
 
     large = [asyncio.create_task(workers.run(25_000_000, fetch, compute(number))) for number in range(3)]
-    await asyncio.to_thread(wait_until, lambda: running)
+    await until(lambda: running)
     free_too = asyncio.create_task(workers.run(1000, fetch, lambda _: "small"))
     assert await asyncio.wait_for(free_too, PATIENCE) == "small"
     large[1].cancel()  # while it waits
@@ -78,7 +78,7 @@ async def test_a_service_that_stops_finishes_lists_that_have_begun():
     first, second, late = (asyncio.create_task(workers.map(25_000_000, convert, items(n))) for n in ("ab", "c", "d"))
     await asyncio.sleep(0)
     free["a"].set()
-    await asyncio.to_thread(wait_until, lambda: "b" in begun)  # b waits for c
+    await until(lambda: "b" in begun)  # b waits for c
     workers.refuse()
     free["b"].set()
     free["c"].set()
@@ -131,7 +131,7 @@ async def test_work_stops_between_masks():
             ended.set()
 
     waiting = asyncio.create_task(workers.run(1000, fetch, compute))
-    await asyncio.to_thread(wait_until, lambda: made)
+    await until(lambda: made)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     go_on.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -20,6 +21,14 @@ def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> No
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s"
         time.sleep(0.02)
+
+
+async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Wait until ``condition()`` is true, and call it in the event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        await asyncio.sleep(0.002)
 
 
 def eventually(step: Callable[[], Value], seconds: float = PATIENCE, errors: type[Exception] = Exception) -> Value:

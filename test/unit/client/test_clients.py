@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import wait_until
+from support.conditions import until, wait_until
 from support.contents import encoded
 from support.in_process import CLIENTS, Face, ImageServer, refusal
 
@@ -260,10 +260,6 @@ def test_images_are_encoded_here_for_callers_who_want_the_embeddings(image_serve
 
 
 # Cancelling
-
-
-async def until(condition):
-    await asyncio.to_thread(wait_until, condition)
 
 
 @pytest.mark.parametrize("call", ["encode", "predict", "segment"])

@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from support.conditions import wait_until
+from support.conditions import until, wait_until
 from support.fuzzing import text
 from support.in_process import ImageServer, refusal
 
@@ -143,11 +143,11 @@ def test_cancelling_the_task_cancels_both_parts(image_server, kind):
     async def search():
         async with kind(image_server.url) as client:
             task = asyncio.create_task(everything(client)(IMAGE, **LOW8))
-            await asyncio.to_thread(wait_until, lambda: len(image_server.requests) == 3)
+            await until(lambda: len(image_server.requests) == 3)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.to_thread(wait_until, lambda: image_server.cancelled == 2)
+            await until(lambda: image_server.cancelled == 2)
 
     image_server.after = lambda number: image_server.triton.gate.clear()  # after the upload
     asyncio.run(asyncio.wait_for(search(), 60))

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.conditions import PATIENCE, wait_until
+from support.conditions import PATIENCE, until, wait_until
 from support.video_server import Camera, VideoServer
 
 from triton_sam import AsyncSAM2VideoClient
@@ -166,9 +166,7 @@ def test_closing_the_client_and_cancelling_a_call_do_not_wait_for_a_frame_of_a_s
     async def run():
         client = AsyncSAM2VideoClient(roomy_server.url, retries=0)
         call = asyncio.create_task(wait_for_frame(client, iter(camera), waits_in, received))
-        await asyncio.to_thread(
-            wait_until, lambda: camera.waits.is_set() and len(received) == (waits_in == "propagate")
-        )
+        await until(lambda: camera.waits.is_set() and len(received) == (waits_in == "propagate"))
         if is_cancelled:
             call.cancel()
             await asyncio.wait([call])
@@ -192,7 +190,7 @@ def test_a_closed_client_names_the_reason_though_its_threads_are_busy(roomy_serv
     async def run():
         client = AsyncSAM2VideoClient(roomy_server.url, retries=0)
         call = asyncio.create_task(wait_for_frame(client, iter(camera), "propagate", received))
-        await asyncio.to_thread(wait_until, lambda: camera.waits.is_set() and len(received) == 1)
+        await until(lambda: camera.waits.is_set() and len(received) == 1)
         other = asyncio.create_task(client._run(others_end.wait, PATIENCE))
         await asyncio.sleep(0)  # its call waits for the only thread
         closing = asyncio.create_task(client.aclose())

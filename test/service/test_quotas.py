@@ -7,7 +7,7 @@ import math
 
 import pytest
 from starlette.testclient import WebSocketDenialResponse
-from support.running_service import problem, service_without_triton
+from support.running_service import problem, service_without_triton, upload_in_pieces
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.service.budgets import TokenBucket
@@ -94,16 +94,8 @@ def test_uploads_in_an_hour(serve):
 
 def test_uploads_without_a_length_count_too(serve):
     http = serve(image_mib_per_hour=1)
-
-    def pieces():
-        yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-        for _ in range(3):
-            yield bytes(1 << 18)
-        yield b"\r\n--b--\r\n"
-
-    headers = {**LAB, "content-type": "multipart/form-data; boundary=b"}
-    assert http.post("/v1/images", content=pieces(), headers=headers).status_code in (415, 503)
-    over_quota(http.post("/v1/images", content=pieces(), headers=headers))
+    assert upload_in_pieces(http, 3, 1 << 18, **LAB).status_code in (415, 503)
+    over_quota(upload_in_pieces(http, 3, 1 << 18, **LAB))
 
 
 def test_open_pages(serve, lines):

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageFile
 from support.conditions import PATIENCE
 from support.contents import encoded, zipped
-from support.running_service import problem, running_service
+from support.running_service import problem, running_service, upload_in_pieces
 
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
@@ -82,14 +82,7 @@ def test_an_early_answer_lets_its_client_send_the_rest(service, connection):
 
 
 def test_a_body_without_a_length_is_counted(service):
-    def pieces():
-        yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-        for _ in range(70):
-            yield bytes(1 << 20)
-        yield b"\r\n--b--\r\n"
-
-    headers = {"content-type": "multipart/form-data; boundary=b"}
-    problem(service.http.post("/v1/images", content=pieces(), headers=headers), 413)
+    problem(upload_in_pieces(service.http, 70, 1 << 20), 413)
 
 
 def test_pictures_lie_upright(service, picture):

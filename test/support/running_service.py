@@ -141,6 +141,19 @@ def posted(http, path, body, **options):
     return answer.json()
 
 
+def upload_in_pieces(http, count, size, **headers):
+    """Upload a form without a length, whose file has ``count`` pieces of ``size`` zeros; return the answer."""
+
+    def form():
+        yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+        for _ in range(count):
+            yield bytes(size)
+        yield b"\r\n--b--\r\n"
+
+    headers = {"content-type": "multipart/form-data; boundary=b", **headers}
+    return http.post("/v1/images", content=form(), headers=headers)
+
+
 def problem(answer, status):
     """Check an answer that refuses a request, and return its members."""
     assert answer.status_code == status, answer.text

@@ -163,23 +163,17 @@ def test_leaving_the_loop_stops_the_server(video_server, face):
 
 
 def test_a_source_that_waits_for_its_next_frame_can_be_cancelled(video_server):
-    release = threading.Event()
-
-    def camera():
-        yield FRAMES[0]
-        yield FRAMES[1]
-        release.wait(60)
-
-    with open_video(video_server, camera()) as video:
+    camera = Camera(FRAMES[:1])
+    with open_video(video_server, iter(camera)) as video:
         video.add(0, 1, points=[[1, 1]])
         frames = []
         thread = threading.Thread(target=lambda: frames.extend(frame for frame, _ in video.propagate()))
         thread.start()
-        wait_until(lambda: len(frames) == 2)
+        wait_until(lambda: camera.waits.is_set() and len(frames) == 1)
         video.cancel()
         thread.join(60)
         assert not thread.is_alive()
-        release.set()
+        camera.comes.set()
 
 
 def test_every_nth_frame_is_a_video_of_fewer_frames(video_server):

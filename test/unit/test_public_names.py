@@ -83,17 +83,12 @@ def count(what):
     return {side: int(number) for side, number in found}
 
 
-def test_a_click_passes_at_most_35_functions_on_each_side():
-    found = count("click")
-    assert 20 < found["client"] <= 35
-    assert 20 < found["model"] <= 35
-
-
-def test_a_frame_passes_at_most_40_functions_on_each_side():
-    """Opening images is not counted here; in the server, a frame is two requests."""
-    found = count("frame")
-    assert 20 < found["client"] <= 40
-    assert 20 < found["model"] <= 40
+@pytest.mark.parametrize(("what", "most"), [("click", 35), ("frame", 40)])
+def test_a_click_and_a_frame_pass_few_functions_on_each_side(what, most):
+    """For a frame, opening images is not counted; in the server, it is two requests."""
+    found = count(what)
+    assert 20 < found["client"] <= most
+    assert 20 < found["model"] <= most
 
 
 def test_13_functions_lead_from_the_command_line_to_the_files():

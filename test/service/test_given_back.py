@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import random
 import re
 import tempfile
 import threading
@@ -23,7 +24,7 @@ import pytest
 from support import clip
 from support.conditions import PATIENCE, wait_until
 from support.drawn_server import DrawnServer
-from support.dying_requests import WAYS, Dice, Dying, DyingPage, form_request, json_request
+from support.dying_requests import WAYS, Dying, DyingPage, fail, form_request, json_request
 from support.running_service import made_up_models
 from support.session_requests import colored
 from support.tools import base64_of
@@ -42,8 +43,8 @@ IDLE_SECONDS = 1.0
 class Users:
     """Make up requests of users of every part of the service."""
 
-    def __init__(self, dice, video):
-        self.dice = dice
+    def __init__(self, chance, video):
+        self.chance = chance
         self.image = colored(9)
         self.image_id = ""
         self.video = video
@@ -54,15 +55,14 @@ class Users:
 
     def one(self):
         """Return the next request."""
-        random = self.dice.random
-        steps = int(10 ** random.uniform(0, 2.6)) - 1
-        made = random.choice(self.kinds)(self)
+        steps = int(10 ** self.chance.uniform(0, 2.6)) - 1
+        made = self.chance.choice(self.kinds)(self)
         if isinstance(made, Dying):
-            made.way, made.steps = random.choices(WAYS, (3, 3, 2, 1))[0], steps
-            if random.random() < 0.04:
+            made.way, made.steps = self.chance.choices(WAYS, (3, 3, 2, 1))[0], steps
+            if self.chance.random() < 0.04:
                 made.body = made.body[: len(made.body) // 2]  # damaged
             return made
-        return DyingPage(made, steps, random.choice(WAYS))
+        return DyingPage(made, steps, self.chance.choice(WAYS))
 
     def learn(self, request):
         """Remember what an answer names, for later requests."""
@@ -78,25 +78,25 @@ class Users:
                 self.sessions = [*self.sessions[-5:], told["data"]["session_id"]]
 
     def some(self, known):
-        return self.dice.random.choice(known) if known else "0" * 32
+        return self.chance.choice(known) if known else "0" * 32
 
     def page(self):
         click = {"type": "segment", "lane": "click", "seq": 1, "image": self.image_id, "points": [[9, 9]]}
         return [{"type": "hello", "version": 2}, click, {**click, "lane": "hover"}, {"type": "cancel", "lane": "hover"}]
 
     def segment(self):
-        form = self.dice.random.choice(["rle", "png", "polygons"])
+        form = self.chance.choice(["rle", "png", "polygons"])
         return json_request("POST", f"/v1/images/{self.image_id}/segment", {"points": [[9, 9]], "format": form})
 
     def everything(self):
-        accept = self.dice.random.choice(["text/event-stream", "application/json"])
+        accept = self.chance.choice(["text/event-stream", "application/json"])
         return json_request("POST", f"/v1/images/{self.image_id}/everything", {"points_per_side": 4}, accept=accept)
 
     def find(self):
         return json_request("POST", f"/v1/images/{self.image_id}/find", {"text": "dog", "model": "sam3"})
 
     def upload_video(self):
-        if self.dice.random.random() < 0.5:
+        if self.chance.random() < 0.5:
             return form_request("/v1/videos", {}, [("video", "a.mp4", self.video)], every="1")
         frames = [("frames", f"{number}.png", clip.png(number)) for number in range(3)]
         return form_request("/v1/videos", {}, frames, every="1")
@@ -109,20 +109,20 @@ class Users:
         return json_request("POST", f"/v1/videos/{self.some(self.videos)}/propagate", {})
 
     def download(self):
-        form = self.dice.random.choice(["png", "rle", "coco", "overlay"])
+        form = self.chance.choice(["png", "rle", "coco", "overlay"])
         request = Dying("GET", f"/v1/videos/{self.some(self.videos)}/masks?format={form}")
         spans = [b"bytes=0-3", b"bytes=99999999-", b"bytes=x-y"]  # one that fits, and two that make it fail
-        request.headers = [(b"range", self.dice.random.choice(spans))] if self.dice.random.random() < 0.5 else []
+        request.headers = [(b"range", self.chance.choice(spans))] if self.chance.random() < 0.5 else []
         return request
 
     def delete_video(self):
         return Dying("DELETE", f"/v1/videos/{self.some(self.videos)}")
 
     def cvat(self):
-        begins = not self.states or self.dice.random.random() < 0.5
+        begins = not self.states or self.chance.random() < 0.5
         shapes = [[10, 10, 90, 90]] if begins else []
         states = [] if begins else [self.some(self.states)]
-        body = {"image": self.dice.random.choice(self.frames), "shapes": shapes, "states": states}
+        body = {"image": self.chance.choice(self.frames), "shapes": shapes, "states": states}
         return json_request("POST", "/api/function_invocations", body, x_nuclio_function_name="triton-sam-sam2-tracker")
 
     def annotate(self):
@@ -138,13 +138,13 @@ class Users:
         return json_request("POST", "/x-anylabeling/v1/video/propagate/stream", body)
 
     def qupath_upload(self):
-        name, file = self.dice.random.choice("abc"), f"{self.dice.random.randrange(3)}.png"
+        name, file = self.chance.choice("abc"), f"{self.chance.randrange(3)}.png"
         return form_request("/sam/upload/", {"dirname": name}, [("file", file, self.image)])
 
     def qupath_video(self):
         objects = {"0": [{"obj_id": 1, "bbox": [5, 5, 9, 9]}]}
-        body = {"type": "sam2_t", "dirname": self.dice.random.choice("abc"), "objs": objects}
-        if self.dice.random.random() < 0.4:
+        body = {"type": "sam2_t", "dirname": self.chance.choice("abc"), "objs": objects}
+        if self.chance.random() < 0.4:
             del body["dirname"]
             body["b64imgs"] = self.frames
         return json_request("POST", "/sam/video/", body)
@@ -208,7 +208,7 @@ def growth(found, before):
     return {name: value for name, value in found.items() if value > before.get(name, 0)}
 
 
-async def drive(app, users, dice, requests):
+async def drive(app, users, requests):
     left = iter(range(requests))
 
     async def user():
@@ -223,7 +223,7 @@ async def drive(app, users, dice, requests):
 
 def run(tmp_path, seed, requests, server):
     """Let requests die, and check that everything is given back."""
-    dice = Dice(seed)
+    chance = random.Random(seed)
     video = clip.write_clip(tmp_path / "clip.mp4", 3).read_bytes()
     settings = ServiceSettings(
         url=server.url,
@@ -236,7 +236,7 @@ def run(tmp_path, seed, requests, server):
     )
     app = create_app(settings)
     app.state.engine._pairs = functools.partial(made_up_models(words=True, videos=True), app.state.engine)
-    server.before = lambda number: dice.fail() if server.operation(number) != CLOSE_SESSION else None
+    server.before = lambda number: fail(chance) if server.operation(number) != CLOSE_SESSION else None
     folders = tmp_path / "temporary"
 
     def files():
@@ -246,7 +246,7 @@ def run(tmp_path, seed, requests, server):
 
     async def all_of_it():
         async with app.router.lifespan_context(app):
-            users = Users(dice, video)
+            users = Users(chance, video)
             uploaded = await ask(app, form_request("/v1/images", {}, [("image", "a.png", users.image)]))
             while uploaded.status != 201:
                 uploaded = await ask(app, form_request("/v1/images", {}, [("image", "a.png", users.image)]))
@@ -257,7 +257,7 @@ def run(tmp_path, seed, requests, server):
                     users.learn(await ask(app, begin(users)))
             before, _ = await settled(app, files, lambda found: counts(found) <= {0, 1})
             assert counts(before) == {0, 1}  # the request for the metrics itself is counted
-            await drive(app, users, dice, requests)
+            await drive(app, users, requests)
             found, left = await settled(app, files, lambda found: not growth(found, before))
             assert growth(found, before) == {}
             assert left == []

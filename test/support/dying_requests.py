@@ -23,17 +23,11 @@ HOST = (b"host", b"localhost:5000")
 FAILURES = (InferenceError("the GPU is gone"), ServerUnreachableError("gone"), RuntimeError("a bug"), OSError("a disk"))
 
 
-class Dice:
-    """A seeded random generator, and failures now and then."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-
-    def fail(self) -> None:
-        """Perhaps wait, and perhaps fail."""
-        time.sleep(self.random.choice((0, 0, 0.001, 0.01)))
-        if self.random.random() < 0.05:
-            raise self.random.choice(FAILURES)
+def fail(chance: random.Random) -> None:
+    """Perhaps wait, and perhaps fail."""
+    time.sleep(chance.choice((0, 0, 0.001, 0.01)))
+    if chance.random() < 0.05:
+        raise chance.choice(FAILURES)
 
 
 @dataclass

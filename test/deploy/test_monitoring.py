@@ -6,8 +6,9 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 from support import helm
 from support.conditions import wait_until
 from support.nginx_proxy import free_ports
+from support.programs import answers, running_program
 from support.session_requests import point_inputs, text
 
 from triton_sam import SAM2TritonClient
@@ -30,61 +32,16 @@ from triton_sam.transport.url import parse_url
 PROGRAM = shutil.which("prometheus")
 
 
+@dataclass(frozen=True)
 class Prometheus:
-    """A context manager that runs Prometheus.
+    """A running Prometheus, and the target that it scrapes."""
 
-    Args:
-        metrics_url: the metrics of the server. Only the discovery differs from the repository's configuration, because
-            DNS names of containers exist only in the compose network.
-        folder: for configuration, data and log.
-        labels: labels that discovery in Kubernetes would add, such as namespace.
-    """
-
-    def __init__(self, metrics_url: str, folder: Path, labels: dict[str, str]) -> None:
-        root = checkout()
-        assert root is not None
-        monitoring = root / "deploy/monitoring"
-        described = yaml.safe_load((monitoring / "prometheus.yml").read_text())
-        (job,) = described["scrape_configs"]
-        del job["dns_sd_configs"]
-        self.target = metrics_url.removeprefix("http://").removesuffix("/metrics")
-        job["static_configs"] = [{"targets": [self.target], "labels": labels}]
-        described["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        folder.mkdir()
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(described))
-        shutil.copy(monitoring / "rules.yml", folder)
-        self._folder = folder
-        self._log = folder / "log"
-
-    def __enter__(self):
-        (self._port,) = free_ports(1)
-        command = [
-            str(PROGRAM),
-            f"--config.file={self._folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={self._folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{self._port}",
-        ]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(30)
+    url: str
+    target: str
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Return the data of a response of the API; an empty list while Prometheus starts.
-
-        Raises:
-            AssertionError: Prometheus ended, or refuses the request.
-        """
-        try:
-            answer = httpx.get(f"http://127.0.0.1:{self._port}/api/v1/{path}", params=parameters, timeout=10)
-        except httpx.TransportError:
-            assert self._process.poll() is None, self._log.read_text()
-            return []
-        if answer.status_code == 503:  # it is still loading its data
-            return []
+        """Return the data of a response of the API."""
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=10)
         assert answer.is_success, answer.text
         return answer.json()["data"]
 
@@ -93,14 +50,45 @@ class Prometheus:
         data = self.get("query", query=expression, **({} if at is None else {"time": at}))
         return {
             tuple(one["metric"][name] for name in ("model", "kind") if name in one["metric"]): float(one["value"][1])
-            for one in (data["result"] if data else [])
+            for one in data["result"]
         }
 
     def alerts(self) -> set[tuple[str, str]]:
         """Return the names and models of alerts whose expression is true, including pending alerts."""
-        data = self.get("alerts")
-        found = data["alerts"] if data else []
+        found = self.get("alerts")["alerts"]
         return {(alert["labels"]["alertname"], alert["labels"].get("model", "")) for alert in found}
+
+
+@contextlib.contextmanager
+def running_prometheus(metrics_url: str, folder: Path, labels: dict[str, str]) -> Iterator[Prometheus]:
+    """Run Prometheus.
+
+    Args:
+        metrics_url: the metrics of the server. Only the discovery differs from the repository's configuration, because
+            DNS names of containers exist only in the compose network.
+        folder: for configuration, data and log.
+        labels: labels that discovery in Kubernetes would add, such as namespace.
+    """
+    monitoring = ROOT / "deploy/monitoring"
+    described = yaml.safe_load((monitoring / "prometheus.yml").read_text())
+    (job,) = described["scrape_configs"]
+    del job["dns_sd_configs"]
+    target = metrics_url.removeprefix("http://").removesuffix("/metrics")
+    job["static_configs"] = [{"targets": [target], "labels": labels}]
+    described["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    folder.mkdir()
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(described))
+    shutil.copy(monitoring / "rules.yml", folder)
+    (port,) = free_ports(1)
+    command = [
+        str(PROGRAM),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    url = f"http://127.0.0.1:{port}"
+    with running_program(command, folder / "log", lambda: answers(f"{url}/-/ready")):
+        yield Prometheus(url, target)
 
 
 ROOT = checkout()
@@ -194,8 +182,7 @@ needs_prometheus = pytest.mark.skipif(PROGRAM is None, reason="no prometheus pro
 
 
 def healthy_rules(prometheus: Prometheus) -> int:
-    found = prometheus.get("rules")
-    return sum(rule["health"] == "ok" for group in (found or {"groups": []})["groups"] for rule in group["rules"])
+    return sum(rule["health"] == "ok" for group in prometheus.get("rules")["groups"] for rule in group["rules"])
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +207,7 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
 
     scaling = scaler()
     labels = {"namespace": "vision", "service": "sam-triton-sam"}
-    with Prometheus(crowded.metrics_url, tmp_path / "prometheus", labels) as prometheus:
+    with running_prometheus(crowded.metrics_url, tmp_path / "prometheus", labels) as prometheus:
         wait_until(lambda: prometheus.query('up{job="triton"} == 1'))
         assert prometheus.get("targets")["activeTargets"][0]["labels"]["instance"] == prometheus.target
         wait_until(lambda: healthy_rules(prometheus) == 13)

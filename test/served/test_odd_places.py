@@ -8,15 +8,14 @@ import subprocess
 import sys
 import sysconfig
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.conditions import wait_until
 from support.nginx_proxy import free_ports
+from support.programs import answers, running_program
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 
 from triton_sam._common.bundle import bundled
@@ -167,26 +166,10 @@ def serving(installed: Installation, command: Sequence[str], url: str, **variabl
     words = [str(installed.python), "-m", "triton_sam", *command, "--model-repository", str(installed.repository)]
     environment = {**installed.environment, **variables}
     log = installed.home / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
-    try:
-
-        def check() -> bool:
-            assert process.poll() is None, log.read_bytes()
-            try:
-                with urllib.request.urlopen(url, timeout=5) as answer:
-                    return answer.status == 200
-            except OSError:
-                return False
-
-        wait_until(check)
+    with running_program(words, log, lambda: answers(url), env=environment) as process:
         yield
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         assert process.wait(60) in (0, -signal.SIGTERM), log.read_bytes()
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
 
 
 PLACES = [

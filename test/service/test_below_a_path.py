@@ -2,12 +2,11 @@
 
 import contextlib
 import os
-import subprocess
 
 import httpx
 import pytest
 from support.conditions import wait_until
-from support.nginx_proxy import NGINX, free_ports, needs_nginx, wait_for_port
+from support.nginx_proxy import NGINX, free_ports, needs_nginx, running_nginx
 from support.running_service import running_service
 from support.tools import CLICK, TOOLS, base64_of
 
@@ -57,11 +56,7 @@ def proxied(service_triton, tmp_path_factory):
         config = folder / "nginx.conf"
         user = "user root;" if os.geteuid() == 0 else ""  # the folder belongs to the user of the test
         config.write_text(CONFIG.format(user=user, folder=folder, port=port, url=url, rooted=rooted))
-        with (folder / "nginx.out").open("w") as output:
-            process = subprocess.Popen([NGINX, "-c", config, "-e", folder / "error.log"], stdout=output, stderr=output)
-        held.callback(process.wait, 20)
-        held.callback(process.terminate)
-        wait_for_port(process, port, folder)
+        held.enter_context(running_nginx(config, port))
         yield f"http://127.0.0.1:{port}"
 
 

@@ -6,7 +6,6 @@ Set LABEL_STUDIO to the program, for example of an environment of its own, or ha
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from support.conditions import wait_until
+from support.programs import answers, running_program
 from support.running_service import running_service
 from support.tools import CLICK, brushed
 
@@ -51,28 +51,13 @@ def label_studio(folder: Path) -> Iterator[httpx.Client]:
         "LATEST_VERSION_CHECK": "false",
     }
     others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [str(PROGRAM), "start", "--no-browser", "--port", str(port)],
-            env={**others, **settings},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+    command = [str(PROGRAM), "start", "--no-browser", "--port", str(port)]
     url = f"http://127.0.0.1:{port}"
-    try:
-        with httpx.Client(base_url=url, headers={"Authorization": f"Token {ACCESS}"}, timeout=60) as client:
-            wait_until(lambda: _is_up(client), 300)
-            yield client
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _is_up(client: httpx.Client) -> bool:
-    try:
-        return client.get("/health").status_code == 200
-    except httpx.HTTPError:
-        return False
+    with (
+        running_program(command, folder / "log", lambda: answers(f"{url}/health"), 300, env={**others, **settings}),
+        httpx.Client(base_url=url, headers={"Authorization": f"Token {ACCESS}"}, timeout=60) as client,
+    ):
+        yield client
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,11 @@
 
 import contextlib
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from support.conditions import wait_until
+from support.programs import answers, running_program
 from support.tools import CLICK
 from support.uv_environment import make_environment
 
@@ -54,22 +52,9 @@ def jupyter(python: Path, folder: Path) -> Iterator[str]:
     words = [f"--{name}={value}" for name, value in options.items()]
     command = [str(python), "-m", "jupyterlab", "--no-browser", *words]
     home = {"HOME": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "config"), "PATH": str(python.parent)}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, env=home, stdout=log, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until(lambda: _is_up(url), 120)
+    with running_program(command, folder / "log", lambda: answers(f"{url}/api/status"), env=home):
         yield url
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/api/status").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def test_a_click_in_jupyterlab(python, service_triton, images, tmp_path, browser):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +15,7 @@ from PIL import Image
 from triton_sam._common.bundle import bundled
 
 from .nginx_proxy import free_ports
+from .programs import answers, running_program
 
 PORTS = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
 
@@ -45,24 +43,12 @@ def served(clone: Path, log: Path, variables: Mapping[str, str], seconds: float)
     """
     ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
     environment = {**os.environ, **ports, **variables}
-    with log.open("wb") as output:
-        script = subprocess.Popen(
-            ["scripts/run_triton.sh"], cwd=clone, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
-        deadline = time.monotonic() + seconds
-        while not _is_ready(int(ports["HTTP_PORT"])):
-            ended = script.poll()
-            assert ended is None, f"run_triton.sh ended with {ended}: {log.read_text()[-2000:]}"
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
-            time.sleep(0.1)
+    url = f"http://127.0.0.1:{ports['HTTP_PORT']}/v2/models/sam2/ready"
+    command = ["scripts/run_triton.sh"]
+    with running_program(command, log, lambda: answers(url), seconds, cwd=clone, env=environment) as script:
         yield int(ports["HTTP_PORT"])
-        script.send_signal(signal.SIGTERM)
+        script.terminate()
         assert script.wait(60) == 0, log.read_text()[-2000:]
-    finally:
-        if script.poll() is None:
-            script.kill()
-            script.wait(60)
 
 
 def infer_example(clone: Path, port: int) -> Path:
@@ -89,11 +75,3 @@ def check_mask(path: Path) -> None:
     assert mask[180, 200]
     assert not mask[:5].any()
     assert 0.01 < mask.mean() < 0.3
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/sam2/ready", timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False

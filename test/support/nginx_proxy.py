@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,8 @@ from typing import Any
 import pytest
 
 from triton_sam._common.bundle import checkout
+
+from .programs import running_program
 
 ROOT = checkout() or Path.cwd()  # the proxy is tested only in a checkout
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
@@ -132,39 +133,29 @@ def proxy(
     folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], **options: Any
 ) -> Iterator[SimpleNamespace]:
     """Run nginx with the files of configure()."""
-    assert NGINX is not None, "the test lacks needs_nginx"
     https_port, grpcs_port = free_ports(2)
     path = configure(folder, tls, (https_port, grpcs_port), http, grpc, **options)
-    with (folder / "nginx.out").open("w") as output:
-        process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
-    try:
-        wait_for_port(process, https_port, folder)
+    with running_nginx(path, https_port):
         yield SimpleNamespace(
             https=f"https://localhost:{https_port}",
             grpcs=f"grpcs://localhost:{grpcs_port}",
             access_log=folder / "access.log",
             conf=path,
         )
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
-def wait_for_port(process: subprocess.Popen, port: int, folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
+@contextlib.contextmanager
+def running_nginx(config: Path, port: int) -> Iterator[None]:
+    """Run nginx with a configuration that listens on a port. Its output is in error.log in the same folder."""
+    assert NGINX is not None, "the test lacks needs_nginx"
+
+    def listens() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    words = (folder / "nginx.out").read_text() + (folder / "error.log").read_text()
-    raise AssertionError(f"nginx does not listen: {words}")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    log = config.with_name("error.log")
+    with running_program([NGINX, "-c", config, "-e", log], log, listens, 60):
+        yield
 
 
 @contextlib.contextmanager

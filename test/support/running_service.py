@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from support.conditions import wait_until
+from support.programs import answers
 
 from triton_sam.families import get_family
 from triton_sam.local_server.ports import choose_ports
@@ -197,15 +198,9 @@ class ServiceProgram:
         environment = {**os.environ, **self._variables}
         with self.log.open("a") as stream:
             self.process = subprocess.Popen(self._command, stderr=stream, cwd=self.log.parent, env=environment)
-        wait_until(lambda: self._is_up() or self.process.poll() is not None, 120)
+        wait_until(lambda: answers(f"{self.url}/health") or self.process.poll() is not None, 120)
         assert self.process.poll() is None, self.log.read_text()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(60)
-
-    def _is_up(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/health").status_code == 200
-        except httpx.TransportError:
-            return False

@@ -235,7 +235,8 @@ def check_every_case(
 
     Without the rules of Meta's predictor, only the cases of TRANSFORMERS_ALONE are compared.
     """
-    size, count = frames[0].shape[1::-1], len(frames)
+    (height, width), count = frames[0].shape[:2], len(frames)
+    size = width, height
     cases = verify.cases(size, count)
     chosen = {title: steps for title, steps in cases.items() if as_meta or title in TRANSFORMERS_ALONE} | more
     reference = TransformersVideoReference(graphs.family, graphs.model, session, frames, as_meta=as_meta)

@@ -69,6 +69,10 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        if self.decoder_accelerator not in DECODER_ACCELERATORS:
+            raise ConfigurationError(
+                f"decoders cannot run on {self.decoder_accelerator}: it makes their inputs constant"
+            )
         if self.accelerator == "openvino" and (self.gpus or self.decoder_accelerator != "none"):
             raise ConfigurationError("--accelerator openvino is for CPUs: leave out GPUs and --decoder-accelerator")
         if self.decoder_in_session and (

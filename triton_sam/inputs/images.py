@@ -279,7 +279,7 @@ def _stream_of(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
     if isinstance(source, (bytes, bytearray, memoryview)):
         if len(source) == 0:
             raise ImageError("the image is empty (0 bytes)")
-        return io.BytesIO(source)
+        return io.BytesIO(bytes(source))  # of a strided memoryview, too
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         _check_file(path)

@@ -25,7 +25,8 @@ def test_path_bytes_image_and_array_give_the_same_pixels(tmp_path, form):
     content = encoded(image, form, **({"lossless": True} if form == "WEBP" else {}))
     path = tmp_path / f"an image.{form.lower()}"
     path.write_bytes(content)
-    encodings = (path, str(path), path.as_uri(), content, bytearray(content), memoryview(content), io.BytesIO(content))
+    views = (bytearray(content), memoryview(content[::-1])[::-1])
+    encodings = (path, str(path), path.as_uri(), content, *views, io.BytesIO(content))
     for source in (*encodings, image, RGB):
         opened = open_image(source)
         assert opened.mode == "RGB"

@@ -209,11 +209,15 @@ class _Client:
         request, number = server.request(model, inputs, outputs)
 
         def end() -> None:
-            request.cancelled = True
-            server.cancelled += 1
-            ended.set_exception(_refusal("the client has cancelled the call", "CANCELLED"))
+            with server._lock:
+                if not ended.done():
+                    request.cancelled = True
+                    server.cancelled += 1
+                    ended.set_exception(_refusal("the client has cancelled the call", "CANCELLED"))
 
         call.end_request = end
+        if call.is_cancelled:  # after the request was recorded, and before the line above
+            end()
         running = server._threads.submit(server.answer, model, request, number)
         call.left()
         return next(iter(wait([running, ended], return_when=FIRST_COMPLETED).done)).result()

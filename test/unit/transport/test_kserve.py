@@ -38,7 +38,7 @@ from triton_sam.transport.kserve import JSON_LENGTH, KServeClient
 from triton_sam.transport.url import parse_url
 
 TIMEOUT = 0.4
-LIMIT = 20.0
+LIMIT = 50.0
 """Seconds. A call that misses its timeout takes as long as its server misbehaves: a minute, or without an end."""
 
 
@@ -236,14 +236,16 @@ def test_an_attempt_to_connect_ends_with_the_time_of_the_call():
 
 
 def test_a_name_that_nobody_finds_ends_with_the_time_of_the_call(monkeypatch):
-    never = threading.Event()
+    never, daemons = threading.Event(), []
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: never.wait(PATIENCE) and [])
-    began = time.monotonic()
-    with pytest.raises(TimeoutError):
-        infer(KServeClient(parse_url("http://somewhere")), seconds=TIMEOUT)
-    assert [each.daemon for each in threading.enumerate() if each.name == "triton-sam-name"] == [True]
+    while not daemons:  # a pause may use up the time before the look-up
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            infer(KServeClient(parse_url("http://somewhere")), seconds=TIMEOUT)
+        assert time.monotonic() - began < LIMIT
+        daemons = [each.daemon for each in threading.enumerate() if each.name == "triton-sam-name"]
+    assert all(daemons)
     never.set()
-    assert time.monotonic() - began < LIMIT
 
 
 def test_a_name_with_a_part_that_is_too_long_is_refused():
@@ -272,4 +274,4 @@ def test_the_next_address_of_a_host_is_tried_in_the_rest_of_the_time(monkeypatch
     found.append(absent)
     monkeypatch.setattr("triton_sam.transport.timed_sockets.TimedSocket.connect", Mock(side_effect=TimeoutError))
     with pytest.raises(ConnectionError, match="no connection within 1000 s"):  # which is tried again
-        infer(client, seconds=2000)
+        infer(KServeClient(parse_url(f"http://two.example:{port}")), seconds=2000)

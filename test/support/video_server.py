@@ -90,7 +90,7 @@ def open_video(server: InProcess, source: Any, **options: Any) -> Video:
 
 
 class Camera:
-    """A stream that waits after its first frame until `comes` is set."""
+    """A stream that waits after its first frame until `comes` is set, in `thread`."""
 
     def __init__(self, frames: Sequence[Any]) -> None:
         self.waits, self.comes = threading.Event(), threading.Event()
@@ -98,6 +98,7 @@ class Camera:
 
     def __iter__(self) -> Iterator[Any]:
         yield from self._frames[:1]
+        self.thread = threading.current_thread()
         self.waits.set()
         self.comes.wait(PATIENCE)
         yield from self._frames[1:]

@@ -227,18 +227,18 @@ def test_a_prediction_that_is_cancelled_before_it_was_sent_is_not_sent(threads):
 
     dispatcher.change(start_and_cancel)
     assert dispatcher.sent == 1
-    threads.submit(lambda: None).result(30)
+    threads.submit(lambda: None).result(120)
     assert not called.is_set()
 
 
 def test_closing_cancels_the_predictions_that_run_and_those_that_wait(threads):
     dispatcher = Dispatcher(threads, Lanes(total=1))
-    jobs = [dispatcher.submit([Work(lambda: pause(60))], lane)[0] for lane in ("first", "second")]
+    jobs = [dispatcher.submit([Work(lambda: pause(600))], lane)[0] for lane in ("first", "second")]
     dispatcher.start()
     dispatcher.close()
     for job in jobs:
         with pytest.raises(CancelledError):
-            job.work.future.result(30)
+            job.work.future.result(120)
 
 
 def test_a_prediction_that_begins_while_the_client_closes_is_cancelled(threads):

@@ -160,10 +160,8 @@ class InProcess:
         config = self._configs[model]
         return {**config, "input": [each for each in config["input"] if each["name"] not in self.lacks]}
 
-    def request(
-        self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
-    ) -> tuple[Request, int]:
-        """Record an inference; return the request for the model's program, and its number."""
+    def record(self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]) -> int:
+        """Record an inference; return its number."""
         with self._lock:
             self.requests.append(WireRequest(model, dict(inputs), tuple(outputs)))
             number = len(self.requests) - 1
@@ -172,7 +170,7 @@ class InProcess:
         for side, names, allowed in zip(("input", "output"), (inputs, outputs), known, strict=True):
             for name in sorted(set(names) - allowed):
                 raise _refusal(f"unexpected inference {side} '{name}' for model '{model}'", "INVALID_ARG")
-        return Request(outputs, inputs), number
+        return number
 
     def answer(self, model: str, request: Request, number: int) -> Arrays:
         self.before(number)
@@ -204,22 +202,22 @@ class _Client:
         self._server = server
 
     def infer(self, model: str, inputs: Arrays, outputs: Sequence[str], call: Any) -> Arrays:
-        server, ended = self._server, Future[Arrays]()
-        server.ends.append(call._end)
-        request, number = server.request(model, inputs, outputs)
+        server, ended, request = self._server, Future[Arrays](), Request(outputs, inputs)
 
         def end() -> None:
+            request.cancelled = True
             with server._lock:
-                if not ended.done():
-                    request.cancelled = True
-                    server.cancelled += 1
-                    ended.set_exception(_refusal("the client has cancelled the call", "CANCELLED"))
+                server.cancelled += 1
+            ended.set_exception(_refusal("the client has cancelled the call", "CANCELLED"))
 
-        call.end_request = end
-        if call.is_cancelled:  # after the request was recorded, and before the line above
-            end()
-        running = server._threads.submit(server.answer, model, request, number)
+        call.end_request = end  # first, because a test may cancel the call as soon as it is recorded
         call.left()
+        server.ends.append(call._end)
+        number = server.record(model, inputs, outputs)
+        try:
+            running = server._threads.submit(server.answer, model, request, number)
+        except RuntimeError as error:  # the server has ended, and a thread closes its video only now
+            raise ConnectionRefusedError("the server has ended") from error
         return next(iter(wait([running, ended], return_when=FIRST_COMPLETED).done)).result()
 
     def is_ready(self, call: Any) -> bool:

@@ -284,7 +284,7 @@ def test_a_search_of_many_images_moves_and_begins_with_an_estimate(searchers, tm
     assert call(line) == 0
     assert sorted(moves) == sorted([0.25, 0.5, 0.75, 1.0, 1.0] * 3)
     said = capsys.readouterr().err
-    assert re.search(r"3 images with 1024 points each: at least \d+ s, at \d+ ms a point", said)
+    assert re.search(r"3 images with 1024 points each: at least [\d.]+ (s|min|h), at \d+ ms a point", said)
     assert "3.00/3 images" in said
     assert searchers.prompts[0] == {"everything": {"points_per_side": 3}}
     searchers.prompts.clear()
@@ -342,7 +342,7 @@ def test_on_a_terminal_the_clock_moves_while_nothing_is_done(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     with _progress.bar(Namespace(quiet=False), total=5, unit="image"):
-        wait_until(lambda: "00:02" in terminal.getvalue())
+        wait_until(lambda: len(set(re.findall(r"\[(\d\d:\d\d)<", terminal.getvalue()))) > 2)
     assert not any(each.name == "triton-sam-clock" for each in threading.enumerate())
     for quiet, silent in ((True, Terminal()), (False, io.StringIO())):
         monkeypatch.setattr("sys.stderr", silent)

@@ -1,6 +1,8 @@
 """The parts of `triton-sam benchmark` that need no server: users, rounds, stages, the table, words."""
 
 import contextlib
+import itertools
+import threading
 import time
 from unittest.mock import Mock
 
@@ -59,33 +61,39 @@ def test_contenders_take_turns_for_the_smallest_number_of_rounds():
 
 def test_a_crowd_counts_users_and_errors(monkeypatch):
     monkeypatch.setattr(timing, "PAUSE_AFTER_ERROR", 0.0)
+    done = set()  # when it has all users, the time is over
+    monkeypatch.setattr(timing, "time", Mock(perf_counter=lambda: time.perf_counter() + 3600 * (len(done) == 3)))
 
     def act(user, number):
         time.sleep(0.01)
         if user == 1 and number == 0:
             raise errors.InferenceError("no")
+        done.add(user)
 
-    found = crowd(3, act, 1.0)
+    found = crowd(3, act, 3600.0)
     assert len(found.ms) == 3
     assert min(map(len, found.ms)) >= 1
     assert found.errors == ["no"]
     assert found.per_second > 0
+    monkeypatch.setattr(timing, "time", Mock(perf_counter=itertools.count().__next__))
     with pytest.raises(errors.InferenceError):
-        crowd(2, Mock(side_effect=errors.InferenceError("never")), 1.0)
+        crowd(2, Mock(side_effect=errors.InferenceError("never")), 9.0)
 
 
 def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_after_it(monkeypatch):
     monkeypatch.setattr(timing, "PAUSE_AFTER_REFUSAL", 60.0)
+    times = [0.0]  # only calls and pauses move this clock
+    stop = Mock(wait=lambda seconds: times.append(times[-1] + seconds))
+    monkeypatch.setattr(timing, "threading", Mock(Event=lambda: stop, Thread=threading.Thread))
+    monkeypatch.setattr(timing, "time", Mock(perf_counter=lambda: times[-1]))
 
     def act(user, number):
+        times.append(times[-1] + 0.5)
         if number:
             raise errors.ServerBusyError("BUSY")
 
-    began = time.perf_counter()
     found = crowd(1, act, 2.0)
-    assert 2 <= time.perf_counter() - began < 30
-    assert (len(found.all_ms), len(found.refused_ms)) == (1, 1)
-    assert found.seconds < 2
+    assert (len(found.all_ms), len(found.refused_ms), found.seconds, times[-1]) == (1, 1, 1.0, 2.0)
 
 
 fail = Mock(side_effect=RuntimeError("Not Supported"))

@@ -19,6 +19,7 @@ pytest.importorskip("fcntl")
 if not sys.platform.startswith("linux"):
     pytest.skip("the local server needs Linux", allow_module_level=True)
 
+from support.conditions import PATIENCE
 from support.socket_server import Server, response
 
 from triton_sam.local_server import leftovers, output, stubs, supervisor
@@ -33,8 +34,9 @@ def job_of(folder, *command, log_file="", grpc_port=0):
 
 
 @pytest.fixture
-def triton():
+def triton(monkeypatch):
     """Answers like Triton: a list of models, and their configurations."""
+    monkeypatch.setattr(stubs, "SECONDS_TO_ANSWER", PATIENCE)
 
     def serve(server, connection):
         while request := server.read(connection):
@@ -215,10 +217,11 @@ def test_a_long_log_of_its_own_is_emptied_and_read_on(tmp_path, monkeypatch, is_
 
 def test_the_scratch_folder_of_each_run_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
+    monkeypatch.setattr(leftovers, "SECONDS_TO_LOAD_BACKEND", PATIENCE)
     folder = tmp_path / "python_env_x"
     log = tmp_path / "log"
     log.touch()
-    job = job_of(tmp_path, "sh", "-c", f"mkdir {folder}")
+    job = job_of(tmp_path, "sh", "-c", f"mkdir {folder}; touch -d now {folder}")  # the clock of mkdir lags behind
     reader, writer = os.pipe()
     run = supervisor.run_once(job, ctypes.CDLL(None), reader, output.Output(str(log)), 0, frozenset())
     os.close(reader)
@@ -265,7 +268,7 @@ def test_processes_of_models_that_outlived_their_server_are_ended(tmp_path, monk
     try:
         os.close(leftovers.hold_lock("triton_sam_a_", str(run), time.time()))
         leftovers.remove_stale_servers()
-        assert of_a_model.wait(30) == -signal.SIGKILL
+        assert of_a_model.wait(PATIENCE) == -signal.SIGKILL
         assert other.poll() is None
     finally:
         of_a_model.kill()

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 from support.annotated import files_of, lines_of, servers, write_data_set
 from support.commands import call
+from support.conditions import PATIENCE
 
 from triton_sam.annotate import folder, ray_engine, run
 from triton_sam.annotate.folder import ImageRecord, Part, RunFolder
@@ -185,11 +186,12 @@ def test_parts_and_the_run_that_joins_them_exclude_each_other(tmp_path, monkeypa
     assert not list((tmp_path / "out").glob(".annotate.lock*"))
 
 
-def test_parts_that_begin_together_wait_for_each_other(tmp_path):
+def test_parts_that_begin_together_wait_for_each_other(tmp_path, monkeypatch):
     def hold(index: int) -> None:
         with RunFolder(tmp_path / "out", {}, ITEMS).opened(Part(index, 8)):
-            together.wait(30)
+            together.wait(PATIENCE)
 
+    monkeypatch.setattr(folder, "_SECONDS_FOR_PARTS", PATIENCE)
     together = threading.Barrier(8)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(hold, range(8))) == [None] * 8

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from support.conditions import wait_until
-from support.file_server import CONTENT, NAME, Server, entry, get, names, serve, slowly, status
-from support.socket_server import self_signed
+from support.conditions import PATIENCE, wait_until
+from support.file_server import CONTENT, NAME, entry, get, names, serve, slowly, status
+from support.socket_server import refusing_port, self_signed
 
 from triton_sam import cli
 from triton_sam.download import catalogue as checkpoints
@@ -151,17 +151,17 @@ def test_stale_and_missing_locks_do_not_block(file_server, tmp_path, monkeypatch
 
 
 def test_ctrl_c_keeps_the_part(file_server, tmp_path):
-    file_server.acts = [lambda handler: serve(handler, pause=0.2)]
+    file_server.acts = [lambda handler: (serve(handler, end=300_000), handler.rfile.read())]  # until the client ends
     checkpoint = entry(file_server)
     program = (
         "import sys; from pathlib import Path; from triton_sam.download.catalogue import Checkpoint, download\n"
-        f"download({checkpoint!r}, Path(sys.argv[1]))"
+        f"download({checkpoint!r}, Path(sys.argv[1]), timeout={PATIENCE})"
     )
     with subprocess.Popen([sys.executable, "-c", program, tmp_path], stderr=subprocess.PIPE) as process:
         part = tmp_path / f"{NAME}.part"
         wait_until(lambda: part.exists() and part.stat().st_size)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
     assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.etag"]
     kept = part.stat().st_size
     assert 0 < kept < len(CONTENT)
@@ -169,11 +169,11 @@ def test_ctrl_c_keeps_the_part(file_server, tmp_path):
     assert file_server.ranges()[-1] == f"bytes={kept}-"
 
 
-def test_nothing_listens(tmp_path, pauses):
-    with Server() as gone:
-        checkpoint = entry(gone)
-    with pytest.raises(DownloadError, match=r"model\.pt: Failed to establish .* refused; .* --mirror"):
-        checkpoints.download(checkpoint, tmp_path, progress=False, retries=2)
+def test_nothing_listens(file_server, tmp_path, pauses):
+    with refusing_port() as port:
+        gone = replace(entry(file_server), url=f"http://127.0.0.1:{port}/files/{NAME}")
+        with pytest.raises(DownloadError, match=r"model\.pt: Failed to establish .* refused; .* --mirror"):
+            checkpoints.download(gone, tmp_path, progress=False, retries=2)
     assert len(pauses) == 2
 
 

@@ -18,6 +18,7 @@ onnx = pytest.importorskip("onnx")
 
 from support.contents import files_below  # noqa: E402
 from support.fake_hub import COMMIT, DATA, TOKEN, FakeHub, checkpoint_files  # noqa: E402
+from support.socket_server import refusing_port  # noqa: E402
 
 from triton_sam._common import process  # noqa: E402
 from triton_sam._common.bundle import bundled, checkout  # noqa: E402
@@ -243,14 +244,12 @@ def test_a_gated_checkpoint_of_wrong_content_and_a_repository_without_weights(ga
 def test_no_network_and_an_unknown_precision(tmp_path):
     with pytest.raises(ConfigurationError, match="fp32, fp16"):
         download_onnx(SAM3, tmp_path, precision="int8", hub=Hub())
-    closed = FakeHub()
-    closed.server_close()
     for call in (
         lambda hub: download_onnx(SAM3, tmp_path, hub=hub),
         lambda hub: download_checkpoint(SAM3, tmp_path / "sam3", hub=hub),
     ):
-        with pytest.raises(DownloadError, match=r"cannot reach .*HTTPS_PROXY") as caught:
-            call(Hub(closed.url, progress=False))
+        with refusing_port() as port, pytest.raises(DownloadError, match=r"cannot reach .*HTTPS_PROXY") as caught:
+            call(Hub(f"http://127.0.0.1:{port}", progress=False))
         assert "\n" not in str(caught.value)
 
 

@@ -37,6 +37,8 @@ MEMORY_TO_SERVE = 3 << 29
 """Memory in bytes that a local server with the demo model used in all measurements: docs/evidence/soak.md."""
 TOOL_SECONDS = 10.0
 """Time limit in seconds of the programs that describe the machine."""
+SERVER_SECONDS = 5.0
+"""Time limit in seconds of each request to the server."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
 def _server(args: argparse.Namespace) -> Iterator[Finding]:
     url = parse_url(args.url)
     absent: Status = "note" if args.url is None else "missing"
-    transport = Transport(url, timeout=5, retries=0, **_options.access(args))
+    transport = Transport(url, timeout=SERVER_SECONDS, retries=0, **_options.access(args))
     try:
         transport.check_ready()
         ready = transport.ready_models()

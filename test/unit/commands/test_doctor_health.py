@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from support.commands import call, copy_committed, error_of
+from support.conditions import PATIENCE
 from support.nginx_proxy import needs_openssl
 from support.socket_server import Server, always, response
 
@@ -155,9 +156,11 @@ def tls(request, tmp_path_factory):
 
 def not_ready(capsys, url, *options):
     """Return what `health` and `doctor` print about the server at a URL."""
-    assert call(f"health --url {url}", *options) == 1
+    assert call(f"health --timeout {PATIENCE} --url {url}", *options) == 1
     health_says = capsys.readouterr().err
-    assert call(f"doctor --json --url {url}", *options) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "SERVER_SECONDS", PATIENCE)
+        assert call(f"doctor --json --url {url}", *options) == 1
     (finding,) = [each for each in json.loads(capsys.readouterr().out) if each["subject"] == "server"]
     assert finding["status"] == "missing"
     return health_says, finding

@@ -85,7 +85,7 @@ def root() -> Path:
     package = Path(triton_sam.__file__).parent
     for name in _SOURCES:
         for path in sorted((package / name).rglob("*")):
-            if path.is_file() and path.suffix not in (".pyc", ".md"):
+            if "__pycache__" not in path.parts and path.is_file() and path.suffix != ".md":  # bytecode may vanish
                 digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     for name in _VERSIONS:
         try:

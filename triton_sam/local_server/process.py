@@ -18,7 +18,7 @@ from triton_sam.local_server import supervisor
 from triton_sam.local_server.probe import last_errors
 
 LOG_TAIL_BYTES = 64 * 1024
-SECONDS_BEYOND_GRACE = 10.0
+SECONDS_BEYOND_GRACE = 60.0
 """Seconds for the supervisor itself, which needs almost none, except on an overloaded machine."""
 
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.pb_utils import TritonError, TritonModelException
-from support.session_requests import inferences
+from support.session_requests import decodes
 from support.two_workers import shared
 
 from triton_sam import SAM2TritonClient
@@ -52,17 +52,10 @@ def sync(url, images):
 @pytest.fixture(scope="module")
 def computed(server, images):
     """Reads the server's own counter of decodes, without those that the reading takes."""
-    transport, own = Transport(parse_url(server.http_url)), 0
+    transport = Transport(parse_url(server.http_url))
     with SAM2TritonClient(server.http_url, embeddings="client") as client:
         client.set_image(images / "shapes.jpg")
-
-        def read():
-            nonlocal own
-            client.predict([[200, 180]])  # Triton decodes one after the other, so earlier decodes have ended now
-            own += 1
-            return inferences(transport, "sam2_decoder") - own
-
-        yield read
+        yield decodes(client, transport)
     transport.close()
 
 

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import urllib3
 from PIL import Image
+from support.conditions import wait_until
 from support.faulty_proxy import FaultyProxy
+from support.processes import stopped
 from support.session_requests import (
     IMAGE_BYTES,
     IMAGES_IN_CACHE,
@@ -76,7 +78,7 @@ def test_an_evicted_image_is_sent_again_without_a_word(http_client, server, tran
     before = encoded(transport)
     np.testing.assert_array_equal(http_client.predict(POINT)[0], expected)
     np.testing.assert_array_equal(http_client.predict(POINT)[0], expected)
-    assert encoded(transport) == before + 1
+    wait_until(lambda: encoded(transport) == before + 1)
     mask = http_client.segment(POINT)[0].mask
     for number in range(IMAGES_IN_CACHE):
         upload(transport, colored(number))
@@ -115,8 +117,10 @@ def test_more_than_may_wait_are_refused_unless_their_clients_wait(server, conten
             except ServerBusyError as error:
                 return error
 
-        with ThreadPoolExecutor(24) as pool:
-            answers = list(pool.map(click, range(72)))
+        with ThreadPoolExecutor(24) as pool, stopped(server.pid):  # until requests of all threads are on the wire
+            jobs = [pool.submit(click, number) for number in range(72)]
+            wait_until(lambda: sum(job.running() for job in jobs) >= 24)
+        answers = [job.result() for job in jobs]
     refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
     assert 1 <= len(refused) <= 71
     assert "too many requests wait" in str(refused[0])
@@ -185,17 +189,15 @@ def test_figures_are_in_the_metrics(server, transport, content):
     before = metrics(server)
     upload(transport, colored(77))
     transport.infer("sam2", {"image": text(colored(77)), **point_inputs(3, 3)}, ["masks"])
-    counted = ("cache_hits", "cache_misses", "encodes", "decodes")
+    counted = {"cache_hits", "cache_misses", "encodes", "decodes", "encode_seconds", "decode_seconds"}
 
     def grown(figures):
-        return {name for name in counted if figures.get(f"{name}_total", 0) >= before.get(f"{name}_total", 0) + 1}
+        return {name for name in counted if figures.get(f"{name}_total", 0) > before.get(f"{name}_total", 0)}
 
-    after = metrics(server, lambda figures: grown(figures) == set(counted))
-    assert grown(after) == set(counted)
+    after = metrics(server, lambda figures: grown(figures) == counted)
+    assert grown(after) == counted
     assert after["cache_bytes"] == after["cache_images"] * IMAGE_BYTES <= after["cache_limit_bytes"]
     assert 1 <= after["cache_images"] <= IMAGES_IN_CACHE
-    for name in ("encode_seconds", "decode_seconds"):
-        assert after[f"{name}_total"] > before.get(f"{name}_total", 0)
     assert {"cache_evictions_total", "failures_total"} <= set(after)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -30,8 +33,18 @@ def kill_model(pid: int, model: str) -> None:
     assert all_gone(stubs)
 
 
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Keep a server from answering inside the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def _words(process: psutil.Process) -> list[str]:
-    """Return the command line of a process; empty if it has ended."""
+    """Return the command line of a process; empty if it has ended, or is a zombie."""
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
@@ -43,7 +56,7 @@ def all_gone(processes: list[psutil.Process], seconds: float = 60.0) -> bool:
     Zombies count as ended: only their exit status has not been collected yet.
     """
     deadline = time.monotonic() + seconds
-    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes):
+    while any(process.is_running() and _words(process) for process in processes):  # it may end in between
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

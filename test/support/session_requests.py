@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import time
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support import contents
-from support.conditions import settled
+from support.conditions import PATIENCE, settled
 from support.custom_metrics import Scrape
 from support.fuzzing import text
 
@@ -39,8 +40,8 @@ def upload(transport, content, **more):
 
 
 def metrics(server, as_wanted=lambda figures: True, model="sam2"):
-    """Return the metrics of a session model when they match, or after half a minute. They lag behind the answer."""
-    deadline = time.monotonic() + 30
+    """Return the metrics of a session model when they match, or when patience ends. They lag behind the answer."""
+    deadline = time.monotonic() + PATIENCE
     while True:
         time.sleep(0.2)
         samples = (each for each in Scrape(server.metrics_url).samples if each.labels.get("model") == model)
@@ -86,6 +87,17 @@ def add_session_model(repository: Path, name: str, config: str) -> None:
 def inferences(transport, model):
     """Return the number of requests that a model has computed."""
     return settled(lambda: int(transport.statistics(model)["inference_count"]))
+
+
+def decodes(client, transport):
+    """Return a reader of Triton's counter of decodes. Triton may count a decode late, but not after the next one."""
+    own = itertools.count(1)
+
+    def read():
+        client.predict([[200, 180]])
+        return inferences(transport, "sam2_decoder") - next(own)
+
+    return lambda: settled(read)
 
 
 def encoded(transport):

@@ -14,7 +14,7 @@ import onnx
 import psutil
 import pytest
 from support.conditions import wait_until
-from support.tiny_models import CPU, MATRIX, config_of, model_of, scale_graph, write_model
+from support.tiny_models import CPU, MATRIX, WAITING_MODEL, config_of, model_of, scale_graph, write_model
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
@@ -31,18 +31,6 @@ SEEN_ELSEWHERE = {
     "SERVER_ENDS": "test/unit/transport/test_retry.py; a server says it for an instant only",
     "UNTRUSTED_CERTIFICATE": "test/unit/commands/test_doctor_health.py",
 }
-WAITING_MODEL = b"""
-import time
-import triton_python_backend_utils as pb_utils
-class TritonPythonModel:
-    def execute(self, requests):
-        answers = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            time.sleep(float(x[0, 0]))
-            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
-        return answers
-"""
 QUEUE = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }\n"
 
 
@@ -55,11 +43,13 @@ def huge_graph() -> Any:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("texts")
+    folder = tmp_path_factory.mktemp("texts") / "models"
     write_model(folder, "scale", scale_graph(), config_of(f"TYPE_FP32 {MATRIX}"))
     write_model(folder, "huge", huge_graph(), config_of(f"TYPE_FP32 {MATRIX}"))
     waiting = config_of(f"TYPE_FP32 {MATRIX}", more=QUEUE + CPU).replace("onnxruntime", "python")
-    write_model(folder, "waiting", WAITING_MODEL, waiting, "1/model.py")
+    program = WAITING_MODEL.format(folder=str(folder.parent)).encode()
+    write_model(folder, "waiting", program, waiting, "1/model.py")
+    (folder.parent / "wanted").touch()
     return folder
 
 
@@ -75,14 +65,14 @@ def over_http(server: LocalServer, path: str, body: Any) -> str:
     return "" if answer.is_success else str(answer.json()["error"])
 
 
-def infer_http(server: LocalServer, model: str, value: float = 0.0) -> str:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
+def infer_http(server: LocalServer, model: str) -> str:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0]}
     return over_http(server, f"models/{model}/infer", {"inputs": [tensor]})
 
 
-def infer_grpc(server: LocalServer, model: str, value: float = 0.0) -> str:
+def infer_grpc(server: LocalServer, model: str) -> str:
     tensor = grpc.InferInput("x", [1, 1], "FP32")
-    tensor.set_data_from_numpy(np.full((1, 1), value, np.float32))
+    tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
     with grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
         try:
             client.infer(model, [tensor])
@@ -106,11 +96,14 @@ def test_a_model_without_memory(texts_server, infer):
 
 
 @PROTOCOLS
-def test_a_full_queue(texts_server, infer):
+def test_a_full_queue(texts_server, repository, infer):
+    (repository.parent / "wanted").unlink()
     answers: list[str] = []
-    threads = [threading.Thread(target=lambda: answers.append(infer(texts_server, "waiting", 1.0))) for _ in range(6)]
+    threads = [threading.Thread(target=lambda: answers.append(infer(texts_server, "waiting"))) for _ in range(6)]
     for thread in threads:
         thread.start()
+    wait_until(lambda: any(list(answers)))
+    (repository.parent / "wanted").touch()
     for thread in threads:
         thread.join(60)
     refused = [answer for answer in answers if answer]
@@ -160,7 +153,7 @@ def test_whatever_a_server_says_while_it_ends_means_that_it_is_gone(repository):
         for thread in threads:
             thread.start()
         server.stop()  # not a signal: now and then, Triton does not end for a minute under load
-        wait_until(lambda: any("nothing answers" in each for each in said))
+        wait_until(lambda: any("nothing answers" in each for each in list(said)))
         stop.set()
         for thread in [*threads]:
             thread.join(60)

@@ -62,6 +62,17 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x.as_numpy())]))
         return answers
 """
+WAITING_MODEL = """
+import time
+from pathlib import Path
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        Path({folder!r}, "begun").touch()
+        while not Path({folder!r}, "wanted").exists():
+            time.sleep(0.01)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", each.inputs()[0].as_numpy())]) for each in requests]
+"""  # makes a file at a request, and answers as soon as another file exists
 ENSEMBLE = f"""platform: "ensemble"
 max_batch_size: 0
 input {{ name: "a" data_type: TYPE_FP32 {MATRIX} }}

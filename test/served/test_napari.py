@@ -2,12 +2,13 @@
 
 import contextlib
 import queue
+import threading
 
 import numpy as np
 import pytest
 from PIL import Image
 from support import clip
-from support.conditions import PATIENCE
+from support.conditions import PATIENCE, wait_until
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient
 from triton_sam.families import get_family
@@ -25,8 +26,14 @@ class Plugin:
 
     def __init__(self, clients, source) -> None:
         self.events: queue.Queue = queue.Queue()
+        self.gate = threading.Lock()
         self.source = source
-        self.requests = Requests(clients, source, self.events.put)
+        self.requests = Requests(clients, source, self.tell)
+
+    def tell(self, event):
+        self.events.put(event)
+        with self.gate:  # the sender goes on when it is free
+            pass
 
     def next(self, *kinds):
         """Return the next event of one of these types, and skip others."""
@@ -101,8 +108,11 @@ def test_of_many_positions_of_the_mouse_few_are_sent(clients, photo):
 
 def test_everything_with_progress_and_cancel(clients, official, photo):
     with plugin(clients, Source([photo], rgb=True)) as running:
-        running.requests.everything((), **SEARCH)
-        running.requests.everything((), **SEARCH)
+        with running.gate:
+            running.requests.forget((), 1)
+            running.requests.everything((), **SEARCH)
+            running.requests.everything((), **SEARCH)
+        running.next(Masks)
         assert running.events.get(timeout=60) == Ended("one job at a time: cancel the other one first", is_job=False)
         assert running.next(Progress).total == 16
         patches = running.next(NewObjects).patches
@@ -110,9 +120,10 @@ def test_everything_with_progress_and_cancel(clients, official, photo):
         assert len(patches) == len(expected) > 0
         assert all((running.whole((), one) == other.mask).all() for one, other in zip(patches, expected, strict=True))
         assert running.next(Ended).text == f"{len(patches)} objects found"
-        running.requests.everything((), points_per_side=32)
-        running.next(Progress)
-        running.requests.cancel()
+        with running.gate:
+            running.requests.everything((), points_per_side=32)
+            running.next(Progress)
+            running.requests.cancel()
         while (event := running.events.get(timeout=60)) != Ended("cancelled"):
             assert isinstance(event, Progress)
 
@@ -129,9 +140,11 @@ def test_a_large_image_is_asked_part_by_part(clients, photo):
         assert not mask[:, :1900].any()
         running.requests.find((), ["dog"], 0.3)
         assert "crop the layer" in running.events.get(timeout=60).text
-        running.requests.everything((), tile=1200, points_per_side=2)
-        assert running.next(Progress).total > 3
-        running.requests.cancel()
+        with running.gate:
+            running.requests.everything((), tile=1200, points_per_side=2)
+            assert running.next(Progress).total > 3
+            running.requests.cancel()
+            wait_until(running.requests._stop.is_set)
         while (event := running.events.get(timeout=60)) != Ended("cancelled"):
             assert isinstance(event, Progress)
 

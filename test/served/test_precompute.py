@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
+from support.conditions import wait_until
 from support.session_requests import encoded
 
 from triton_sam.cli import main
@@ -53,7 +54,7 @@ def test_clicks_need_no_encoder_and_give_the_same_masks(slide, stored, http_clie
                 np.testing.assert_array_equal(one.mask, other.mask)
                 assert (one.region, one.score) == (other.region, pytest.approx(other.score, abs=1e-5))
         assert boxed[0].region == found[0][0].region
-        assert encoded(transport) == before + COUNT
+        wait_until(lambda: encoded(transport) == before + COUNT)
 
 
 def test_the_command_uses_them_and_goes_on(slide, stored, server, transport, tmp_path):
@@ -70,7 +71,7 @@ def test_the_command_uses_them_and_goes_on(slide, stored, server, transport, tmp
     for number in (1, 4):
         shutil.rmtree(folder / "features" / str(number))
     assert main(again) == 0
-    assert encoded(transport) - after in (2, 3)
+    wait_until(lambda: encoded(transport) - after in (2, 3))
     for number in range(COUNT):
         for group in ("features", "high_res_feats_0", "high_res_feats_1"):
             one, other = (zarr.open_array(each / group / str(number), mode="r") for each in (stored, folder))

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.custom_metrics import Scrape
 from support.nginx_proxy import RESOLVES, answering, free_ports, make_tls, naming, needs_nginx, needs_openssl, proxy
 
@@ -175,7 +175,7 @@ def test_the_service_and_its_websocket_through_tls(front, tmp_path, images):
             # The synchronous client reads in a thread while it writes in another, which hangs Python's TLS at times.
             async with connect(address, ssl=context, origin=url, additional_headers=token) as page:
                 await page.send(json.dumps({"type": "hello", "version": 2}))
-                return json.loads(await asyncio.wait_for(page.recv(), 30))
+                return json.loads(await asyncio.wait_for(page.recv(), PATIENCE))
 
         assert asyncio.run(greet())["type"] == "status"
 
@@ -202,7 +202,7 @@ def caller(https: str, tls: tuple[Path, str]) -> Callable[[str, str], int]:
     context = ssl.create_default_context(cafile=folder / "ca.crt")
 
     def call(method: str, path: str, header: str = f"Bearer {token}") -> int:
-        connection = http.client.HTTPSConnection(https.removeprefix("https://"), context=context, timeout=30)
+        connection = http.client.HTTPSConnection(https.removeprefix("https://"), context=context, timeout=PATIENCE)
         connection.request(method, path, headers={"Authorization": header})
         status = connection.getresponse().status
         connection.close()

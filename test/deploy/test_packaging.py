@@ -38,7 +38,7 @@ def test_every_package_of_the_checkout_is_installed(tmp_path):
 
 def test_shell_scripts_parse_and_explain_themselves():
     for path in [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / "deploy/nginx/make_certificates.sh"]:
-        subprocess.run(["bash", "-n", path], check=True, timeout=30)
+        subprocess.run(["bash", "-n", path], check=True, timeout=60)
         done = subprocess.run(["bash", path, "--help"], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, "sage" in done.stdout) == (0, True), path.name
 

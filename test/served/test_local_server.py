@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from support.conditions import PATIENCE, wait_until
 from support.processes import all_gone, family_of, segments_of_log
 from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model
 
@@ -239,13 +240,13 @@ def test_a_killed_model_is_there_again_on_the_same_ports(scale_only):
     """The client repeats its call meanwhile. Shared memory of the killed processes is removed."""
     ones = np.ones((1, 2), np.float32)
     with LocalServer(scale_only) as server:
-        transport = Transport(parse_url(server.http_url))
+        transport = Transport(parse_url(server.http_url), timeout=PATIENCE, retries=60)
         expected = transport.infer("scale", {"x": ones}, ["y"])["y"]
         pid, old = server.pid, segments_of_log(server.log)
         psutil.Process(server.pid).children()[0].kill()
         np.testing.assert_array_equal(transport.infer("scale", {"x": ones}, ["y"])["y"], expected)
         transport.close()
-        assert server.pid != pid
+        wait_until(lambda: server.pid != pid)
         assert server.restarts == 1
         assert "the process of model scale is gone" in server.log
         lock = {name for name in old if name.endswith("lock")}

@@ -158,7 +158,7 @@ for _ in range(int(rounds)):
     asyncio.run(speculate())
 provider.shutdown()
 """
-ROUNDS = 6
+ROUNDS = 15
 """Triton 2.51 loses some of the spans that it exports, on a busy machine up to a third. So the program works several
 times, and the tests look for complete traces."""
 
@@ -172,7 +172,7 @@ def traced(toy_repository, images):
         options = [f"--trace-config={setting}" for setting in settings]
         with LocalServer(toy_repository, models=["sam2"], decoder_in_session=False, extra_args=options) as server:
             arguments = [running.url, server.http_url, server.grpc_url, str(images / "shapes.jpg"), str(ROUNDS)]
-            subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=True, timeout=120)
+            subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=True, timeout=300)
             running.triton = server.grpc_url
             yield running
 

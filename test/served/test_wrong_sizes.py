@@ -8,7 +8,7 @@ import pytest
 import urllib3
 from support import graph_attacks, wire_attacks
 from support.commands import copy_committed
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.processes import all_gone
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
 from tritonclient import grpc
@@ -39,7 +39,7 @@ def test_a_size_that_ends_a_model_is_healed(tmp_path):
     attack = [{"name": "x", "dtype": "float32", "shape": [-(1 << 63), 2]}]
     ones = np.ones((1, 2), np.float32)
     with LocalServer(tmp_path) as server, grpc.InferenceServerClient(server.grpc_url[len("grpc://") :]) as client:
-        transport = Transport(parse_url(server.grpc_url))
+        transport = Transport(parse_url(server.grpc_url), timeout=PATIENCE, retries=60)
         expected = transport.infer("scale", {"x": ones}, ["y"])["y"]
         (stub,) = psutil.Process(server.pid).children()
         assert wire_attacks.send(grpc, client, "scale", attack) is not None

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import with_support
+from support.conditions import wait_until
 from support.contents import files_below
 from support.file_server import Server
 from support.session_requests import colored
@@ -155,8 +156,7 @@ def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):
 
     first = threading.Thread(target=export, args=("first",))
     first.start()
-    while not (repository / "sam2_encoder" / "1" / "model.onnx").exists():
-        assert first.is_alive()
+    wait_until((repository / "sam2_encoder" / "1" / "model.onnx").exists)
     export("second")
     second_done.set()
     first.join()

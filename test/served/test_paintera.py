@@ -12,6 +12,7 @@ from PIL import Image
 from support.conditions import wait_until
 from support.contents import encoded
 from support.custom_metrics import Growth
+from support.processes import stopped
 from tritonclient import grpc
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
@@ -101,13 +102,14 @@ def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(trito
         assert half[theirs].dtype == np.float16
 
 
-def test_an_urgent_request_overtakes_usual_ones(triton, square):
+def test_an_urgent_request_overtakes_usual_ones(triton, families_server, square):
     """Two usual requests have left the queue when the urgent one arrives, or a few more on a busy machine."""
     buffer = encoded(square, "JPEG")
     ended: queue.Queue[tuple[str, Any]] = queue.Queue()
-    for name, priority in [*((f"usual {number}", 5) for number in range(6)), ("urgent", 1)]:
-        answered = functools.partial(lambda name, result, error: ended.put((name, error)), name)
-        triton.async_infer(SAM2, [jpeg(buffer)], answered, priority=priority)
+    with stopped(families_server.pid):
+        for name, priority in [*((f"usual {number}", 5) for number in range(6)), ("urgent", 1)]:
+            answered = functools.partial(lambda name, result, error: ended.put((name, error)), name)
+            triton.async_infer(SAM2, [jpeg(buffer)], answered, priority=priority)
     answers = [ended.get(timeout=120) for _ in range(7)]
     assert [error for _, error in answers] == [None] * 7
     assert [name for name, _ in answers].index("urgent") < 4

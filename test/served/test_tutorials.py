@@ -14,7 +14,6 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import PATIENCE
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
@@ -76,11 +75,11 @@ def _serve(line: str) -> None:
         try:
             pages = (re.search(r"the page: (http://\S+)/ ", each) for each in process.stderr)
             url = next(page[1] for page in pages if page)
-            with httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=PATIENCE) as client:  # it listens soon
+            with httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=60) as client:  # it listens soon
                 page, names = client.get(f"{url}/large"), client.get(f"{url}/v1/large").json()
         finally:
             process.terminate()
-            process.communicate(timeout=PATIENCE)
+            process.communicate(timeout=60)
     assert page.status_code == 200
     assert [each["name"] for each in names["images"]] == ["slide.tif"]
 

@@ -20,7 +20,7 @@ from triton_sam.repository.config import CONFIG_NAME
 from . import stubs
 
 NOT_LOADED = "the server did not load it"
-TIMEOUT = 2.0
+TIMEOUT = 30.0
 LOG_LINE = re.compile(r"^(?P<level>[EWIF])\d{4} \S+ +\d+ [\w.]+:\d+\] (?P<text>.*)$")
 _FORMALITIES = re.compile(r"^(?:(?:Internal|Invalid argument|TritonModelException|UNAVAILABLE): )+")
 _BIND_FAILURE = re.compile(r"(?i)already in use|address in use|failed to start (http|grpc|metrics) service")

@@ -15,7 +15,7 @@ from .triton import Transport
 from .url import ServerUrl
 
 SECONDS = 2.0
-METRICS_SECONDS = 5.0
+METRICS_SECONDS = 10.0
 _TRITON_METRICS = re.compile(r"(?m)^(# \w+ )?nv_")
 """Every metric of Triton begins with nv_, for example nv_inference_count."""
 _SERVICE_HEALTH = re.compile(r'"status":.*"triton":')

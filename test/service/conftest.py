@@ -65,6 +65,16 @@ def running(drawn):
 
 
 @pytest.fixture
+def fresh(running):
+    """No session is left from another test, not even one that still closes."""
+    from support.conditions import wait_until
+
+    for video in list(running.service.app.state.videos.sessions._sessions.values()):
+        video.used = -1e9
+    wait_until(lambda: not running.service.app.state.engine.budgets.videos.used)
+
+
+@pytest.fixture
 def http(running):
     return running.service.http
 

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 from support import clip, cvat_requests
-from support.conditions import wait_until
 from support.tools import base64_of, filled_each, near
 
 from triton_sam.errors import InferenceError
@@ -20,15 +19,6 @@ BOX = [X - 30, Y - 30, X + 30, Y + 30]
 
 
 SERVICE = {"adapters": ("cvat",), "video_idle_seconds": 60, "max_videos": 6}
-
-
-@pytest.fixture
-def fresh(running):
-    """No session is left from another test."""
-    found = running.service.app.state.videos.sessions
-    for video in found._sessions.values():
-        video.used = -1e9
-    wait_until(lambda: not found._sessions)
 
 
 pytestmark = pytest.mark.usefixtures("fresh")

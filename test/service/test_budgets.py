@@ -15,7 +15,7 @@ from fastapi import Request, Response
 from PIL import Image
 from support.conditions import PATIENCE, wait_until
 from support.contents import encoded
-from support.running_service import problem, running_service, service_without_triton
+from support.running_service import problem, running_service, service_without_triton, used
 
 from triton_sam.service import engine as engine_module
 from triton_sam.service.bodies import Answer, UnreadError
@@ -99,7 +99,7 @@ def test_uploads_that_do_not_arrive_hold_no_places_and_end(service_triton):
 def test_requests_that_still_arrive_are_counted_and_health_is_exempt(service_triton):
     with running_service(service_triton.grpc_url, max_requests=1, body_seconds=PATIENCE) as narrow:
         slow = [connection(narrow, unfinished()) for _ in range(4)]
-        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") >= 4)
+        wait_until(lambda: used(narrow, "receiving") == 4)
         answer = narrow.http.post("/cancel_pending", data={"session_id": "a"})
         assert problem(answer, 503)["code"] == "busy"
         assert answer.headers["retry-after"] == "1"
@@ -150,12 +150,12 @@ async def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_writte
 
 
 def test_a_body_that_nobody_needs_neither_hides_its_fault_nor_saves_a_place(http):
-    budgets, requests = http.app.state.engine.budgets, CancellableRequests(5.0, Metrics())
+    budgets, requests = http.app.state.engine.budgets, CancellableRequests(PATIENCE, Metrics())
     places = []
 
     async def work():
         places.append(budgets.places.used)
-        await asyncio.sleep(PATIENCE)
+        await asyncio.Event().wait()
 
     async def route(request: Request):
         return await requests.run(request, work())
@@ -207,7 +207,7 @@ async def test_small_answers_that_nobody_reads_hold_nothing_for_ever():
     answer = Answer(send, settings, Budgets(settings, Metrics()))
     await answer.send({"type": "http.response.start", "status": 200})
     with pytest.raises(UnreadError):
-        await asyncio.wait_for(answer.send({"type": "http.response.body", "body": b"small"}), 5)
+        await asyncio.wait_for(answer.send({"type": "http.response.body", "body": b"small"}), PATIENCE)
 
 
 # --- masks and previews ----------------------------------------------------------------------------------------------
@@ -257,5 +257,5 @@ def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatc
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1
     assert len(made) <= 2  # there are two threads for small images
-    assert service.app.state.engine.images.nbytes == before + len(answers[0].content)
+    wait_until(lambda: service.app.state.engine.images.nbytes == before + len(answers[0].content))
     service.http.delete(f"/v1/images/{image}")

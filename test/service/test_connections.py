@@ -26,15 +26,17 @@ async def answer(scope, receive, send):
 
 
 @contextlib.asynccontextmanager
-async def connected(application=answer, seconds=0.2):
-    """Yield the streams of a connection to a server whose limits are 0.2 s."""
+async def connected(application=answer, seconds=0.2, sent=b""):
+    """Yield the streams of a connection to a server whose limits are 0.2 s. Something is sent before they begin."""
     listening = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listening.getsockname())
+    client.sendall(sent)
     config = uvicorn.Config(application, log_config=None, lifespan="off", http=limited(seconds))
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext
     with patch.object(connections, "HEAD_SECONDS", seconds):
         serving = asyncio.create_task(server.serve([listening]))
-        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        reader, writer = await asyncio.open_connection(sock=client)
         try:
             yield reader, writer
         finally:
@@ -56,8 +58,7 @@ async def everything(reader):
 )
 @pytest.mark.anyio
 async def test_a_connection_without_a_request_is_aborted_and_a_slow_answer_is_not(sent, end):
-    async with connected() as (reader, writer):
-        writer.write(sent)
+    async with connected(sent=sent) as (reader, _):
         received = await everything(reader)
         assert end in received
         assert bool(received) is bool(end)
@@ -73,8 +74,7 @@ async def test_a_connection_that_reads_no_answer_is_aborted():
         finally:
             ended.set()
 
-    async with connected(watched) as (reader, writer):
-        writer.write(REQUEST.replace(b"/ ", b"/large "))
+    async with connected(watched, sent=REQUEST.replace(b"/ ", b"/large ")) as (reader, _):
         await asyncio.wait_for(ended.wait(), PATIENCE)
         received = await everything(reader)
         assert b"200 OK" in received

@@ -196,7 +196,8 @@ def test_the_service_stops_while_it_searches(images):
             heard = events_of(answer.iter_lines())
             next(heard)
             assert drawing.everything.reached.wait(PATIENCE)
-            service.app.state.searches.stop()
+            searches = service.app.state.searches
+            next(iter(searches._running)).task.get_loop().call_soon_threadsafe(searches.stop)
             assert list(heard)[-1][1]["code"] == "stopping"
             wait_until(lambda: drawing.cancelled >= 1)
 

@@ -16,10 +16,18 @@ from support.conditions import PATIENCE
 from support.contents import encoded, zipped
 from support.running_service import problem, running_service, upload_in_pieces
 
+from triton_sam.service import connections
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
 from triton_sam.service.quotas import same_token
 from triton_sam.service.store import check_image
+
+
+@pytest.fixture(autouse=True)
+def _lingers(monkeypatch):
+    """The service drops the rest of a body, however slowly this machine sends it."""
+    for name in ("LINGER_SECONDS", "LINGER_PAUSE"):
+        monkeypatch.setattr(connections, name, PATIENCE)
 
 
 def png_of(width, height):

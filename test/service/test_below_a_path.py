@@ -5,7 +5,7 @@ import os
 
 import httpx
 import pytest
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 from support.nginx_proxy import NGINX, free_ports, needs_nginx, running_nginx
 from support.running_service import running_service
 from support.tools import CLICK, TOOLS, base64_of
@@ -63,7 +63,7 @@ def proxied(service_triton, tmp_path_factory):
 @needs_nginx
 @pytest.mark.parametrize("path", PATHS)
 def test_the_rest_api_and_every_tool(proxied, picture, path):
-    with httpx.Client(base_url=proxied + path, timeout=60) as http:
+    with httpx.Client(base_url=proxied + path, timeout=PATIENCE) as http:
         uploaded = http.post("/v1/images", files={"image": picture})
         assert uploaded.status_code == 201, uploaded.text
         assert http.get("/v1/images/").status_code in (307, 405)
@@ -77,11 +77,12 @@ def test_the_rest_api_and_every_tool(proxied, picture, path):
 @needs_nginx
 def test_addresses_in_answers_have_the_path_that_the_service_knows(proxied, picture):
     url = proxied + PATHS[1]
-    uploaded = httpx.post(f"{url}/v1/images", files={"image": picture}, timeout=60)
-    assert httpx.get(httpx.URL(url).join(uploaded.headers["location"])).json()["id"] == uploaded.json()["id"]
-    assert httpx.get(f"{url}/openapi.json").json()["servers"] == [{"url": PATHS[1]}]
-    assert httpx.get(f"{url}/sam/version", follow_redirects=True).status_code == 200  # it has a slash at its end
-    assert httpx.get(url, follow_redirects=True).headers["content-type"].startswith("text/html")
+    with httpx.Client(timeout=PATIENCE, follow_redirects=True) as http:
+        uploaded = http.post(f"{url}/v1/images", files={"image": picture})
+        assert http.get(httpx.URL(url).join(uploaded.headers["location"])).json()["id"] == uploaded.json()["id"]
+        assert http.get(f"{url}/openapi.json").json()["servers"] == [{"url": PATHS[1]}]
+        assert http.get(f"{url}/sam/version").status_code == 200  # it has a slash at its end
+        assert http.get(url).headers["content-type"].startswith("text/html")
 
 
 @needs_nginx

@@ -276,7 +276,7 @@ def test_a_stream_ends_when_its_session_does(running, post, session):
     body = {"session_id": session, "model": MODEL}
     with running.service.http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
         lines = answer.iter_lines()
-        next(lines)
+        wait_until(running.server.tracked)  # the first line comes before
         with let_go_on(running.server, propagation_of(running.service, session)):
             post(f"cleanup/{session}", {})
         rest = [line for line in lines if line]

@@ -107,16 +107,16 @@ def test_frames_of_two_sizes_are_refused(http):
     assert "frame 1 has 100 x 80 pixels" in problem(http.post("/v1/videos", files=files), 422)["detail"]
 
 
-def test_limits_of_uploads(mp4, tmp_path):
-    with drawn_service(
-        max_video=100_000, max_videos=1, max_video_frames=24, max_megapixels=0.08, video_idle_seconds=0.4
-    ) as drawn:
+def test_limits_of_uploads(mp4, tmp_path, monkeypatch):
+    monkeypatch.setattr("triton_sam.service.videos.sessions.MOST_SECONDS", 0.02)
+    with drawn_service(max_video=100_000, max_videos=1, max_video_frames=24, max_megapixels=0.08) as drawn:
         http = drawn.service.http
         problem(http.post("/v1/videos", files={"video": bytes(200_000)}), 413)
         info = upload(http, mp4)
         refused = http.post("/v1/videos", files={"video": mp4})
         assert (problem(refused, 503)["code"], refused.headers["retry-after"]) == ("busy", "1")
         problem(http.post("/v1/videos", files=[("frames", clip.png(0))]), 503)
+        drawn.service.app.state.videos.sessions._idle = 0.1  # not before all are refused
         wait_until(lambda: http.get("/metrics").text.count('budget_used{budget="videos"} 0.0'))  # unused for too long
         problem(http.get(f"/v1/videos/{info['id']}"), 404)
         long = clip.write_clip(tmp_path / "long.mp4", 30).read_bytes()

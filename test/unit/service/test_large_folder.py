@@ -8,7 +8,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from support.conditions import PATIENCE
 
+from triton_sam.service import background
 from triton_sam.service.large import folder as module
 from triton_sam.service.large.folder import KEPT, LargeFolder
 
@@ -74,6 +76,7 @@ async def test_files_that_many_users_open_replace_and_give_up(tmp_path, monkeypa
     users = Users(folder, [each.id for each in await folder.names()], paths)
     assert len(users.ids) == FILES
     await asyncio.gather(*(users.come() for _ in range(20)))
+    await background.wait()  # those who went away have left files that still open
     await users.use(users.ids[0])
     assert sum(not each.is_closed for each in Opened.all) <= KEPT
     folder.close()
@@ -88,7 +91,7 @@ async def test_a_user_who_goes_away_while_a_file_opens(tmp_path, monkeypatch):
 
     def slowly(path):
         began.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         return Opened(path)
 
     monkeypatch.setattr(module, "open_large_image", slowly)
@@ -97,7 +100,7 @@ async def test_a_user_who_goes_away_while_a_file_opens(tmp_path, monkeypatch):
     folder = LargeFolder(str(tmp_path), SimpleNamespace())
     users = Users(folder, [each.id for each in await folder.names()], [])
     first = asyncio.create_task(users.use(users.ids[0]))
-    assert await asyncio.to_thread(began.wait, 30)
+    assert await asyncio.to_thread(began.wait, PATIENCE)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     began.clear()

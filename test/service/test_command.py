@@ -224,7 +224,8 @@ def test_the_lines_of_the_documentation_work(service, tmp_path):
 
 
 def test_what_is_wrong_with_triton(monkeypatch):
-    settings = ServiceSettings(url="grpc://127.0.0.1:9")
+    settings, real = ServiceSettings(url="grpc://127.0.0.1:9"), run.Transport
+    monkeypatch.setattr(run, "Transport", lambda url, **more: real(url, **{**more, "timeout": PATIENCE}))
     (line,) = run.advice(settings)
     assert line.startswith("nothing answers at grpc://127.0.0.1:9 (")
     assert "); `triton-sam service --local` starts a Triton here" in line

@@ -180,9 +180,9 @@ class DrawnServer(ConceptServer):
     def prompts(self) -> dict[int, dict[int, list[list[float]]]]:
         """Return the points of each object and frame in the last session, in pixels of the clip."""
         scale = clip.WIDTH / SIDE, clip.HEIGHT / SIDE
-        objects = list(self.sessions[-1].tracker.objects.items()) if self.sessions else []
+        objects = [each for session in self.sessions[-1:] for each in list(session.tracker.objects.items())]
         return {
-            object_id: {frame: (each.coords * scale).round(2).tolist() for frame, each in memory.points.items()}
+            object_id: {frame: (each.coords * scale).round(2).tolist() for frame, each in list(memory.points.items())}
             for object_id, memory in objects
         }
 

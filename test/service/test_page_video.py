@@ -283,7 +283,7 @@ def test_a_video_that_is_sent_again_gets_all_prompts_though_one_is_under_way(pag
         page.click(*clip.START)
         page.until(lambda: held)
         page.page.evaluate("void tritonSam.pictures.reupload()")
-        page.wait(f"tritonSam.video.info.id !== '{first}'")
+        page.until(lambda: running.service.http.get(f"/v1/videos/{first}").status_code == 404)
     segmented(page)
     page.wait("document.getElementById('busy').hidden")
     assert drawing.points(1, 0)

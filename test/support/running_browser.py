@@ -128,6 +128,7 @@ class Page:
         """Forget the browser's reports of answers with this status, which the page handles. Other faults stay."""
         report = f"the server responded with a status of {status} "
         self.until(lambda: any(report in fault for fault in self.faults))
+        self.page.evaluate("0")  # after it, the reports of all answers that the page has received are here
         self.faults[:] = [fault for fault in self.faults if report not in fault]
 
     def banner(self):

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from support.conditions import PATIENCE, wait_until
 from support.drawn_server import NOTHING, SCORES, inside, objects, shapes
-from support.running_browser import open_page
+from support.running_browser import CANVAS_FITS, open_page
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
@@ -41,6 +41,7 @@ def client(running, page):
 def find(page, count=COUNT):
     page.page.click("#find")
     page.wait(f"!tritonSam.everything.isSearching && tritonSam.everything.items.length === {count}")
+    page.wait(CANVAS_FITS)  # beside the row of what was found
 
 
 def info(page):
@@ -84,7 +85,7 @@ def test_objects_are_kept_merged_deleted_and_chosen_by_keys(page, images):
         assert annotation["area"] == wanted.sum()
     for left in (COUNT - 3, COUNT - 2, COUNT - 1, COUNT):  # undo gives the objects back
         page.page.keyboard.press("Control+z")
-        page.wait(f"tritonSam.everything.items.length === {left}", 10)
+        page.wait(f"tritonSam.everything.items.length === {left}")
     assert objects(page) == 0
     for key, number in (("ArrowRight", 0), ("ArrowRight", 1), ("ArrowLeft", 0), ("ArrowLeft", COUNT - 1)):
         page.page.keyboard.press(key)
@@ -176,6 +177,7 @@ def search(page, words):
     page.page.fill("#words-text", words)
     page.page.press("#words-text", "Enter")
     page.wait("!tritonSam.everything.isSearching")
+    page.wait(CANVAS_FITS)
 
 
 def slide(page, value):
@@ -214,7 +216,7 @@ def test_words_become_objects_with_label_and_score_in_one_step(page, client):
         np.testing.assert_array_equal(rle_to_mask(annotation["segmentation"]), mask)
     assert {each["name"] for each in coco["categories"]} == {"dog", "cat"}
     page.page.keyboard.press("Control+z")
-    page.wait("tritonSam.scene.objects.length === 0", 10)
+    page.wait("tritonSam.scene.objects.length === 0")
     for is_deleted, label in ((False, "dog"), (True, "")):  # merged instances keep a label that they share
         search(page, "dog, cat")
         if is_deleted:  # the cat lies under the dog

@@ -24,10 +24,9 @@ from triton_sam.service.store import check_image
 
 
 @pytest.fixture(autouse=True)
-def _lingers(monkeypatch):
-    """The service drops the rest of a body, however slowly this machine sends it."""
-    for name in ("LINGER_SECONDS", "LINGER_PAUSE"):
-        monkeypatch.setattr(connections, name, PATIENCE)
+def _the_rest_of_a_body_may_come_late(monkeypatch):
+    monkeypatch.setattr(connections, "LINGER_SECONDS", PATIENCE)
+    monkeypatch.setattr(connections, "LINGER_PAUSE", PATIENCE)
 
 
 def png_of(width, height):

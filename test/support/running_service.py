@@ -75,13 +75,9 @@ def service_without_triton(**options: Any) -> Iterator[TestClient]:
 def running_service(
     triton_url: str, fakes: Mapping[str, Callable[..., Any]] | None = None, **options: Any
 ) -> Iterator[RunningService]:
-    """Run a service over a Triton. ``fakes`` replace methods of only this service's engine.
-
-    Neither a Triton that stands still for seconds nor a pause of the test counts as an end of a connection.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("triton_sam.service.engine.PROBE_TIMEOUT", PATIENCE)
-        app = create_app(ServiceSettings(url=triton_url, **options))
+    """Run a service over a Triton. ``fakes`` replace methods of only this service's engine."""
+    app = create_app(ServiceSettings(url=triton_url, **options))
+    app.state.engine._control._timeout = PATIENCE  # a Triton that pauses for seconds is not away
     for name, fake in (fakes or {}).items():
         setattr(app.state.engine, name, functools.partial(fake, app.state.engine))
     config = uvicorn.Config(
@@ -90,7 +86,7 @@ def running_service(
         access_log=False,
         ws="websockets-sansio",
         timeout_graceful_shutdown=5,
-        timeout_keep_alive=4 * int(PATIENCE),
+        timeout_keep_alive=4 * int(PATIENCE),  # otherwise a request may meet the end of its connection
     )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:  # so that no other process takes the port meanwhile

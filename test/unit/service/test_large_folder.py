@@ -8,7 +8,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support.conditions import PATIENCE
 
 from triton_sam.service import background
 from triton_sam.service.large import folder as module
@@ -91,7 +90,7 @@ async def test_a_user_who_goes_away_while_a_file_opens(tmp_path, monkeypatch):
 
     def slowly(path):
         began.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(60)
         return Opened(path)
 
     monkeypatch.setattr(module, "open_large_image", slowly)
@@ -100,7 +99,7 @@ async def test_a_user_who_goes_away_while_a_file_opens(tmp_path, monkeypatch):
     folder = LargeFolder(str(tmp_path), SimpleNamespace())
     users = Users(folder, [each.id for each in await folder.names()], [])
     first = asyncio.create_task(users.use(users.ids[0]))
-    assert await asyncio.to_thread(began.wait, PATIENCE)
+    assert await asyncio.to_thread(began.wait, 60)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     began.clear()

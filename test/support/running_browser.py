@@ -320,7 +320,7 @@ def open_modules(chromium: Chromium) -> Iterator[Modules]:
         context = browser.new_context()
         page = context.new_page()
         page.route(f"{ROOT}**", _answer)
-        page.goto(ROOT)
+        page.goto(ROOT, timeout=120_000)
         page.evaluate(RECORD_PATHS)
     try:
         yield Modules(chromium, page)

@@ -109,7 +109,8 @@ def test_requests_that_still_arrive_are_counted_and_health_is_exempt(service_tri
         wait_until(lambda: narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200)
 
 
-def test_bodies_share_memory(service_triton, images):
+def test_bodies_share_memory(service_triton, images, monkeypatch):
+    monkeypatch.setattr("triton_sam.service.connections.LINGER_PAUSE", PATIENCE)  # of a client that still sends
     content = (images / "shapes.jpg").read_bytes() + bytes(200_000)
     size = 1 << 20
     with running_service(service_triton.grpc_url, max_body=size, max_json=size, body_bytes=size) as narrow:

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from support.conditions import wait_until
+from support.conditions import PATIENCE, wait_until
 
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main

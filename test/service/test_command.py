@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 from support.conditions import PATIENCE, wait_until
+from support.processes import all_gone
 
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
@@ -49,7 +50,7 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
         assert started
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-        wait_until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in started))
+        assert all_gone(started, PATIENCE)
     finally:
         process.kill()
     text = log.read_text()

@@ -120,8 +120,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         found = INFER.fullmatch(self.path)
         assert found is not None
         model = found["model"]
-        request, number = self.server.triton.request(model, inputs, [each["name"] for each in head["outputs"]])
-        self._answer(self.server.triton.answer(model, request, number))
+        from support.pb_utils import Request
+
+        wanted = [each["name"] for each in head["outputs"]]
+        number = self.server.triton.record(model, inputs, wanted)
+        self._answer(self.server.triton.answer(model, Request(wanted, inputs), number))
 
     def _answer(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         outputs, body = [], []

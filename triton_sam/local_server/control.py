@@ -19,7 +19,7 @@ from triton_sam.errors import LocalServerError, RepositoryError, ServerTimeoutEr
 from triton_sam.local_server.closed import link_models, unlink_model
 from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FAMILY, is_held
 from triton_sam.local_server.output import read_from, size_of
-from triton_sam.local_server.probe import Probe, explain, failed_models
+from triton_sam.local_server.probe import POLL_TIMEOUT, Probe, explain, failed_models
 from triton_sam.local_server.process import read_state
 from triton_sam.local_server.settings import needs_no_completion
 from triton_sam.repository.hashes import damaged_models
@@ -83,7 +83,7 @@ class SupervisedServer:
     def wait_until_ready(self, wanted: Sequence[str], log_start: int, deadline: float) -> dict[str, str]:
         """Wait for a restart with these models; see load_again()."""
         host, port = self.state["address"]
-        probe = Probe(str(host), int(port))
+        probe = Probe(str(host), int(port), POLL_TIMEOUT)
         while time.monotonic() < deadline:
             if not _is_alive(self.state["supervisor"]):
                 raise LocalServerError("the server ended while it started again: see its log")

@@ -23,7 +23,15 @@ from triton_sam.local_server.closed import (
 )
 from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
-from triton_sam.local_server.probe import Probe, ServedModel, explain, failed_models, taken_port
+from triton_sam.local_server.probe import (
+    POLL_TIMEOUT,
+    TIMEOUT,
+    Probe,
+    ServedModel,
+    explain,
+    failed_models,
+    taken_port,
+)
 from triton_sam.local_server.process import SupervisedTriton
 from triton_sam.local_server.settings import ServerSettings, completion_options, has_gpu, server_options
 from triton_sam.local_server.supervisor import Job
@@ -226,7 +234,7 @@ class LocalServer:
         return [*command, *extra]
 
     def _wait_until_ready(self, run: SupervisedTriton, identity: str, wanted: Sequence[str]) -> None:
-        probe = self._probe()
+        probe = self._probe(POLL_TIMEOUT)
         deadline = time.monotonic() + self._settings.startup_timeout
         while time.monotonic() < deadline:
             if run.exit_status is not None:
@@ -255,8 +263,8 @@ class LocalServer:
         """Return whether the error concerns a port that was chosen here, not by the caller."""
         return error.port not in self._wanted_ports.values()
 
-    def _probe(self) -> Probe:
-        return Probe(self._reachable_host(), self._port("http"))
+    def _probe(self, timeout: float = TIMEOUT) -> Probe:
+        return Probe(self._reachable_host(), self._port("http"), timeout)
 
     def _reachable_host(self) -> str:
         return reachable_host(resolve_host(self.host))

@@ -20,7 +20,10 @@ from triton_sam.repository.config import CONFIG_NAME
 from . import stubs
 
 NOT_LOADED = "the server did not load it"
+POLL_TIMEOUT = 2.0
+"""Seconds for an answer that is asked for again. A longer wait would notice late that the server has ended."""
 TIMEOUT = 30.0
+"""Seconds for an answer that is asked for once. A server on a busy machine may need some."""
 LOG_LINE = re.compile(r"^(?P<level>[EWIF])\d{4} \S+ +\d+ [\w.]+:\d+\] (?P<text>.*)$")
 _FORMALITIES = re.compile(r"^(?:(?:Internal|Invalid argument|TritonModelException|UNAVAILABLE): )+")
 _BIND_FAILURE = re.compile(r"(?i)already in use|address in use|failed to start (http|grpc|metrics) service")
@@ -44,8 +47,8 @@ class ServedModel:
 class Probe:
     """Small synchronous HTTP requests to one server. A result of None means that the server does not answer (yet)."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._address = (host, port)
+    def __init__(self, host: str, port: int, timeout: float) -> None:
+        self._address, self._timeout = (host, port), timeout
 
     def about(self) -> dict[str, Any]:
         """Return facts of the answering server, such as "name" (its `--id`) and "version"; empty without an answer."""
@@ -72,7 +75,7 @@ class Probe:
         return "CPU" if groups else ""
 
     def _ask(self, method: str, path: str) -> Any:
-        return stubs.ask(self._address, method, path, TIMEOUT)
+        return stubs.ask(self._address, method, path, self._timeout)
 
 
 def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[str, str]:

@@ -105,6 +105,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_POST(self) -> None:
+        from support.pb_utils import Request
+
         size = int(self.headers[LENGTH])
         head, data = json.loads(self.rfile.read(size)), self.rfile.read(int(self.headers["Content-Length"]) - size)
         inputs, offset = {}, 0
@@ -120,8 +122,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         found = INFER.fullmatch(self.path)
         assert found is not None
         model = found["model"]
-        from support.pb_utils import Request
-
         wanted = [each["name"] for each in head["outputs"]]
         number = self.server.triton.record(model, inputs, wanted)
         self._answer(self.server.triton.answer(model, Request(wanted, inputs), number))

@@ -120,6 +120,41 @@ def test_start_stop_and_start_again(scale_only, tmp_path):
     assert (tmp_path / "logs" / "triton.log").read_text().count("successfully loaded 'scale'") == 2
 
 
+def test_ctrl_c_at_any_moment_of_waiting_leaves_a_server_that_can_be_stopped(scale_only):
+    """It once came between the two instructions with which Python's Popen takes and releases a lock."""
+    server = LocalServer(scale_only).start()
+    processes = family_of(server.pid)
+    calls = 0
+    while calls is not None:
+        calls = _wait_with_ctrl_c(server, after_calls=calls + 1)
+    stopping = threading.Thread(target=server.stop, daemon=True)  # an error of stop() leaves it to atexit
+    stopping.start()
+    stopping.join(PATIENCE)
+    assert not stopping.is_alive()
+    assert all_gone(processes, 0)
+
+
+def _wait_with_ctrl_c(server: LocalServer, after_calls: int) -> int | None:
+    """Wait a moment for a server, with Ctrl-C at the end of a call of C; return None if fewer calls are made."""
+    left = after_calls
+
+    def profile(_frame: object, event: str, _call: object) -> None:
+        nonlocal left
+        left -= event == "c_return"
+        if left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        assert server.wait(0.01) is None
+    except KeyboardInterrupt:
+        return after_calls
+    finally:
+        sys.setprofile(None)
+    return None
+
+
 def test_a_taken_port_is_named_with_its_option(scale_only):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

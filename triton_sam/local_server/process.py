@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +23,8 @@ from triton_sam.local_server.probe import last_errors
 LOG_TAIL_BYTES = 64 * 1024
 SECONDS_BEYOND_GRACE = 60.0
 """Seconds for the supervisor itself, which needs almost none, except on an overloaded machine."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05
+"""Seconds between two looks whether the server has ended."""
 
 
 class SupervisedTriton:
@@ -31,6 +36,7 @@ class SupervisedTriton:
     def __init__(self, job: supervisor.Job, environment: Mapping[str, str]) -> None:
         self.log_path = Path(job.log_file)
         self._first_pid = 0
+        self._exit_status: int | None = None
         self._final_state: dict[str, Any] | None = None
         self._run_directory = Path(job.run_directory)
         self._grace_seconds = job.grace_seconds
@@ -82,14 +88,25 @@ class SupervisedTriton:
     @property
     def exit_status(self) -> int | None:
         """Exit status of tritonserver (128 + N after signal N); None while it runs."""
-        return self._process.poll()
+        # Not Popen.poll() and Popen.wait(): if Ctrl-C comes when they have just taken their lock, it stays locked, and
+        # stop() would wait forever. This call only looks, and stop() collects the status.
+        if self._exit_status is None:
+            try:
+                found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # it was collected elsewhere, or this is a forked child
+                return self._process.returncode or 0
+            if found is not None:
+                self._exit_status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return self._exit_status
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end. Return the exit status, or None if the server still runs after `timeout` seconds."""
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        pause = SHORTEST_PAUSE
+        while self.exit_status is None and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return self.exit_status
 
     def stop(self) -> None:
         """End tritonserver, wait until all its processes have ended, and remove its files. Further calls do nothing."""
@@ -97,8 +114,9 @@ class SupervisedTriton:
             return  # a forked child must not stop its parent's server
         self._close_lifeline()
         if self.wait(self._grace_seconds + SECONDS_BEYOND_GRACE) is None:
-            self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(ProcessLookupError):  # another thread stopped it just now
+                os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         self._final_log, self._final_state = self.log, self._state()
         shutil.rmtree(self._run_directory, ignore_errors=True)
 

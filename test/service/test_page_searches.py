@@ -113,7 +113,7 @@ def test_a_found_object_is_painted_and_refined_by_clicks(page):
     wait_until(lambda: page.pixel(x - 20, y)[:3] == wanted)
     assert before[:3] != wanted
     page.page.keyboard.press("Control+z")
-    page.wait(f"tritonSam.everything.items.length === {COUNT}")
+    page.wait(f"tritonSam.everything.items.length === {COUNT} && {CANVAS_FITS}")
     page.click(*inside(0))
     page.page.keyboard.press("r")
     assert info(page) == "Click to refine"
@@ -290,7 +290,7 @@ def test_the_field_is_there_for_models_that_find_words_takes_examples_and_forget
     cancelled = client.cancelled
     page.page.fill("#words-text", "dog")
     page.page.click("#words-find")
-    page.wait("tritonSam.everything.isSearching")
+    assert client.words.reached.wait(PATIENCE)  # only a request that has arrived there is cancelled there
     assert page.page.is_disabled("#words-find")
     page.page.press("#words-text", "Escape")
     wait_until(lambda: client.cancelled == cancelled + 1)

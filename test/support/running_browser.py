@@ -28,7 +28,7 @@ SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
 """The default clean-up of the page, see cleanupOf() in static/masks.js."""
 FINGER = 44
 """Minimum size of a touch target in pixels."""
-SLOW = 200_000
+SLOW = 20_000
 """Bytes per second of a slow connection."""
 SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input:not([type=file]), a, summary")]
     .filter((control) => control.checkVisibility()).map((control) => {{

@@ -291,7 +291,9 @@ def test_a_storage_that_is_lost_ends_the_run_and_marks_no_tile_as_bad(storage, n
 def test_a_process_that_loses_its_storage_prints_one_line(storage, tmp_path):
     """The chunks of a part are read at the same time: none is left behind when another one fails."""
     storage.failing, storage.failures = "/0/c/", [500] * 1000
-    code = "from triton_sam.inputs import remote; remote.PAUSE = 0.1; from support.large_run import main; main()"
+    code = "from triton_sam.inputs import remote; remote.PAUSE = 0.1; from support.large_run import main; main(); "
+    # At its end, zarr waits for 0.2 s for its thread, and prints a warning if that takes longer.
+    code += "from zarr.core.sync import iothread, loop; loop[0].call_soon_threadsafe(loop[0].stop); iothread[0].join()"
     words = f"annotate {storage.url}/cells.zarr --large --with everything --out {tmp_path}/out -q".split()
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, env=with_support(), capture_output=True, text=True, check=False)

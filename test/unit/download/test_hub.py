@@ -312,7 +312,8 @@ needs_scripts = pytest.mark.skipif(checkout() is None, reason="scripts/ is in th
 @pytest.mark.slow
 @needs_scripts
 def test_scripts_from_login_to_checkpoint(gated, tmp_path):
-    home, target = {"HF_HOME": str(tmp_path / "home")}, ("--directory", str(tmp_path), "--mirror", gated.url, "-q")
+    home = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_ETAG_TIMEOUT": "120", "HF_HUB_DOWNLOAD_TIMEOUT": "120"}
+    target = ("--directory", str(tmp_path), "--mirror", gated.url, "-q")
     gated.gate = TOKEN
     done = run_script("download_sam3.sh", *target, **home)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr

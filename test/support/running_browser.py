@@ -218,6 +218,14 @@ def slow_line(page: Page) -> Iterator[None]:
     session.detach()
 
 
+STORED = """(async () => {
+  const answer = (request) => new Promise((done) => { request.onsuccess = () => done(request.result); });
+  const database = await answer(indexedDB.open("triton-sam"));
+  const entry = await answer(database.transaction("entries").objectStore("entries").get(tritonSam.image.key));
+  database.close();
+  return JSON.stringify(entry.state).startsWith(JSON.stringify(tritonSam.scene.state).slice(0, -1));
+})()"""
+"""Whether the browser's database has the newest objects of the open image."""
 KINDS = "tritonSam.scene.objects.map((object) => tritonSam.masks.resultOf(object)?.found?.kind ?? null)"
 
 

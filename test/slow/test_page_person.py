@@ -17,7 +17,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 from support.conditions import wait_until  # noqa: E402
-from support.running_browser import Page, drag, edited, masks_of, open_page  # noqa: E402
+from support.running_browser import STORED, Page, drag, edited, masks_of, open_page  # noqa: E402
 from support.running_service import ServiceProgram  # noqa: E402
 
 from triton_sam.masks.rle import rle_to_mask  # noqa: E402
@@ -27,8 +27,6 @@ KINDS = ("click", "box", "points", "brush")
 LABELS = ("thing", "frame", "thing", "drawn")
 """The labels of the objects of an image; two objects share one."""
 OBJECTS = "tritonSam.scene.objects"
-WRITTEN = 300
-"""ms; the page writes changes after 100 ms."""
 OUTAGE = re.compile(r"ERR_CONNECTION_REFUSED|WebSocket connection to .* failed|status of 50[23]")
 """Messages of the browser itself about a service that is not there."""
 FORGOTTEN = re.compile(r"status of 404")
@@ -176,7 +174,7 @@ def test_nothing_is_lost(browser, killed, own_triton, images, tmp_path):
         assert_equal(masks, masks)
         assert all(mask.any() for each in masks.values() for mask in each.values())
 
-        page.page.wait_for_timeout(WRITTEN)
+        page.wait(STORED)
         page.page.reload()
         page.opened(NAMES[-1])
         assert_kept(page, objects, masks)

@@ -127,6 +127,12 @@ def test_what_cannot_be_is_refused(http, path, drawing):
     assert not drawing.parts()
 
 
+def test_fields_that_contradict_each_other_are_refused(http, path, drawing):
+    refusal = problem(http.post(path, json={"cleanup": {"mask_threshold": 1}}), 422)
+    assert refusal["detail"] == "a search has the parameter mask_threshold: leave it out of cleanup"
+    assert not drawing.parts()
+
+
 def test_only_some_images_are_searched_at_a_time(running, http, path, drawing):
     drawing.everything.limit = 1
     with (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, Field
 
+from ..errors import ConfigurationError
 from ..everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE, Parameters, parameters_of
 from ..everything.search import FoundMask, SearchProgress
 from ..masks.boxes import corner_and_size
@@ -109,7 +110,10 @@ class EverythingRequest(Strict):
     def parameters(self, family: str) -> Parameters:
         others = {"cleanup", "model", "session_id", "format", "tolerance", "points_per_batch"}
         cleanup = Cleanup() if self.cleanup is None else self.cleanup.to_cleanup()
-        return parameters_of(family, {**self.model_dump(exclude=others, exclude_none=True), "cleanup": cleanup})
+        try:
+            return parameters_of(family, {**self.model_dump(exclude=others, exclude_none=True), "cleanup": cleanup})
+        except ConfigurationError as error:  # two fields contradict each other, or the family lacks one
+            raise Problem(422, str(error)) from error
 
 
 class BareObject(BaseModel):

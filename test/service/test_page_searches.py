@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from support.conditions import PATIENCE, wait_until
 from support.drawn_server import NOTHING, SCORES, inside, objects, shapes
-from support.running_browser import CANVAS_FITS, open_page
+from support.running_browser import CANVAS_FITS, STORED, open_page
 
 from triton_sam.errors import InferenceError
 from triton_sam.masks import mask_to_box
@@ -91,7 +91,7 @@ def test_objects_are_kept_merged_deleted_and_chosen_by_keys(page, images):
         page.page.keyboard.press(key)
         assert page.page.evaluate("tritonSam.everything.selected.map((item) => item.number)") == [number]
     page.page.keyboard.press("Delete")
-    page.page.wait_for_timeout(300)  # the page writes changes after 100 ms
+    page.wait(STORED)
     page.page.reload()
     page.opened("shapes.jpg")
     page.uncheck("#hover")

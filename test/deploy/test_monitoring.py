@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from support import helm
-from support.conditions import wait_until
+from support.conditions import PATIENCE, eventually, wait_until
 from support.nginx_proxy import free_ports
 from support.programs import answers, running_program
 from support.session_requests import point_inputs, text
@@ -41,7 +41,7 @@ class Prometheus:
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the data of a response of the API."""
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=10)
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=PATIENCE)
         assert answer.is_success, answer.text
         return answer.json()["data"]
 
@@ -178,6 +178,8 @@ def test_metrics_of_gpus_are_those_of_triton():
     assert [name for name in NOT_ON_THIS_SERVER if name[:16].encode() not in content] == []
 
 
+SCRAPED = 'timestamp(up{job="triton"}) and up{job="triton"} == 1'
+WAITED = "sum by (model) (triton_sam_waiting_seconds_sum) + sum by (model) (nv_inference_queue_duration_us) / 1e6"
 needs_prometheus = pytest.mark.skipif(PROGRAM is None, reason="no prometheus program (Debian: apt install prometheus)")
 
 
@@ -201,11 +203,11 @@ def crowded(tmp_path_factory):
 def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
     """The measure is the clock of the clients. Each click has three boxes, so that it waits for more than a second.
 
-    The session model that runs the decoder goes first, because Triton's own queues stay empty under its load.
+    The session model that runs the decoder goes first, because Triton's own queues stay short under its load.
     """
     from support.session_requests import CALLS, DECODES, click_together, upload_and_click
 
-    scaling = scaler()
+    scaling, threshold = scaler(), float(scaler()["threshold"])
     labels = {"namespace": "vision", "service": "sam-triton-sam"}
     with running_prometheus(crowded.metrics_url, tmp_path / "prometheus", labels) as prometheus:
         wait_until(lambda: prometheus.query('up{job="triton"} == 1'))
@@ -214,7 +216,8 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
         for model in (DECODES, CALLS):
             image_id = upload_and_click(crowded.grpc_url, model)
             wait_until(lambda model=model: (model, "image") in prometheus.query("triton_sam_request_seconds_count > 0"))
-            assert ("TritonQueueIsLong", model) not in prometheus.alerts()
+            if ("TritonQueueIsLong", model) in prometheus.alerts():  # a paused server let the one request wait so long
+                assert prometheus.query(WAITED)[model,] > 0.9
             if model == DECODES:
                 wait_until(lambda: prometheus.query(scaling["query"]))
                 assert prometheus.query(scaling["query"])[()] < 1
@@ -222,17 +225,17 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
             while seconds < 25:  # twenty waiting clients in 25 of 60 seconds are twice the threshold, on every machine
                 took += click_together(crowded.grpc_url, model, image_id, 3, 3)
                 seconds = time.monotonic() - began
-            # The expressions are those of this moment, however late they are computed: they forget after a minute.
-            end = time.time() + 2
-            wait_until(lambda end=end: prometheus.query('timestamp(up{job="triton"})')[()] > end)
-            assert prometheus.query(scaling["query"], end)[()] > float(scaling["threshold"])
+            # Of this moment, however late they are computed: they forget after a minute. A scrape may fail: it has 1 s.
+            ended = time.time() + 2
+            end = eventually(lambda ended=ended: (at := prometheus.query(SCRAPED).get((), 0.0)) > ended and at)
+            assert prometheus.query(scaling["query"], end)[()] > threshold
             wait_until(lambda model=model: ("TritonQueueIsLong", model) in prometheus.alerts())
             if model == DECODES:
-                assert prometheus.query("sum(rate(nv_inference_queue_duration_us[1m])) / 1e6", end)[()] < 1
+                assert prometheus.query("sum(rate(nv_inference_queue_duration_us[1m])) / 1e6", end)[()] < threshold
 
             def panel(place: str, *key: str, at: float | None = end) -> float:
                 expression = queries()[f"panel {place}"].replace("$instance", ".*").replace("$model", ".*")
-                return prometheus.query(expression, at)[key]
+                return prometheus.query(expression, at).get(key, float("nan"))
 
             # Over the last minute; a busy machine needs more than one for all clicks.
             assert panel("Requests A", model) == pytest.approx(len(took) / max(60, seconds), rel=0.35)
@@ -242,7 +245,7 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
                 assert found == pytest.approx(float(np.quantile(took, share)), rel=0.67)
             assert 1 < panel("Queue, mean A", model) < panel("Request, mean A", model)
             wait_until(lambda model=model, panel=panel: panel("Waiting A", model, at=None) == 0)
-        assert {name for name, model in prometheus.alerts()} == {"TritonQueueIsLong"}
+        wait_until(lambda: {name for name, model in prometheus.alerts()} == {"TritonQueueIsLong"})
         for place, query in queries().items():
             if place.startswith("panel"):
                 prometheus.query(query.replace("$instance", ".*").replace("$model", ".*"))

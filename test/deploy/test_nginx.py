@@ -8,15 +8,15 @@ import os
 import signal
 import ssl
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from urllib.error import URLError
 
 import httpx
 import numpy as np
 import pytest
-from support.conditions import PATIENCE, wait_until
+from support.conditions import PATIENCE, eventually, wait_until
 from support.custom_metrics import Scrape
 from support.nginx_proxy import RESOLVES, answering, free_ports, make_tls, naming, needs_nginx, needs_openssl, proxy
 
@@ -337,10 +337,10 @@ def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol, c
         answers: Counter[bool] = Counter()
         for number in range(clicks):
             if number == killed:
-                assert min(cache_hits(first), cache_hits(second)) > killed // 10  # both servers have answered clicks
+                wait_until(lambda: min(cache_hits(first), cache_hits(second)) > killed // 10)  # both answered clicks
                 os.kill(second.pid, signal.SIGKILL)
             elif number == back:
-                second.wait(60)
+                second.wait(PATIENCE)
                 # On the same ports, with an empty cache, while clicks continue.
                 starter = threading.Thread(target=second.start)
                 starter.start()
@@ -349,7 +349,4 @@ def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol, c
         starter.join(300)
         assert answers == {True: clicks}
         # The server works again: it received the image, and later clicks found it. nginx tries the server every 5 s.
-        deadline = time.monotonic() + 120
-        while cache_hits(second) < 10 and time.monotonic() < deadline:
-            client.predict([[200, 180]], [1])
-        assert cache_hits(second) >= 10
+        eventually(lambda: cache_hits(second) >= 10 or client.predict([[200, 180]], [1]) is None, errors=URLError)

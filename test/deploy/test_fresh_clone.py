@@ -28,7 +28,7 @@ def test_two_scripts_of_a_fresh_clone_end_in_a_mask(tmp_path):
     """The Python of this environment has the extra `local`, and the package comes from the clone."""
     clone = fresh_clone(ROOT, tmp_path / "clone")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with served(clone, tmp_path / "log", {**NO_CONTAINERS, "PATH": path}, seconds=120) as port:
+    with served(clone, tmp_path / "log", {**NO_CONTAINERS, "PATH": path}, seconds=500) as port:
         check_mask(infer_example(clone, port))
     log = (tmp_path / "log").read_text()
     assert "neither docker nor podman answers: serving without a container" in log

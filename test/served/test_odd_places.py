@@ -169,7 +169,7 @@ def serving(installed: Installation, command: Sequence[str], url: str, **variabl
     with running_program(words, log, lambda: answers(url), env=environment) as process:
         yield
         process.terminate()
-        assert process.wait(60) in (0, -signal.SIGTERM), log.read_bytes()
+        assert process.wait(120) in (0, -signal.SIGTERM), log.read_bytes()
 
 
 PLACES = [

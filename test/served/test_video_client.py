@@ -10,7 +10,7 @@ import statistics
 import numpy as np
 import pytest
 from PIL import Image
-from support.conditions import PATIENCE, wait_until
+from support.conditions import PATIENCE, eventually, wait_until
 from support.custom_metrics import Scrape
 from support.session_requests import inferences
 from support.toy_server import VIDEO
@@ -150,4 +150,4 @@ def test_killing_the_process_in_the_middle_changes_no_mask(server, undisturbed):
                 kill_model(server.pid, VIDEO)
         assert video.restored >= 1
     assert passed == undisturbed
-    wait_until(lambda: Scrape(server.metrics_url).total("triton_sam_restarts_total", model="sam2") == server.restarts)
+    eventually(lambda: Scrape(server.metrics_url).total("triton_sam_restarts_total", model="sam2") == server.restarts)

@@ -124,9 +124,9 @@ def click_while_away(page: Page) -> None:
 
 def assert_click_is_answered(page: Page) -> None:
     """That point gets its mask, and so does one more; undo takes both back."""
+    wait_until(lambda: page.facts()[0].startswith("2 points · score"))
     page.ready()
     page.settled()
-    wait_until(lambda: page.facts()[0].startswith("2 points · score"))
     x, y = page.page.evaluate(f"[{OBJECTS}[0].points[0].x, {OBJECTS}[0].points[0].y]")
     page.click(x - 30, y + 20)
     page.settled()
@@ -196,7 +196,7 @@ def test_nothing_is_lost(browser, killed, own_triton, images, tmp_path):
         forgive(page, OUTAGE)
         coco = unpacked(page, "coco")["coco.json"]  # the service has forgotten the images that are not shown
         assert_equal(masks_of_coco(json.loads(coco)), masks)
-        assert len(page.faults) == 2  # one for each of them
+        page.until(lambda: len(page.faults) == 2)  # one for each of them
         forgive(page, FORGOTTEN)
         assert_kept(page, objects, masks)
 
@@ -217,7 +217,7 @@ def test_nothing_is_lost(browser, killed, own_triton, images, tmp_path):
     with open_page(browser, killed.url) as third:
         third.page.set_input_files("#file", [*paths, path])
         third.opened(NAMES[0])
-        third.page.wait_for_selector(".object")
+        third.wait("tritonSam.pictures.shelf.drawn.length === 3")  # the image that is shown comes first
         assert third.page.inner_text("#banner") == ""
         assert all(each.startswith("imported") for each in third.facts())
         again, found = work_of(third)

@@ -32,7 +32,7 @@ from triton_sam.local_server.probe import (
     failed_models,
     taken_port,
 )
-from triton_sam.local_server.process import SupervisedTriton
+from triton_sam.local_server.process import POLL_SECONDS, SupervisedTriton
 from triton_sam.local_server.settings import ServerSettings, completion_options, has_gpu, server_options
 from triton_sam.local_server.supervisor import Job
 from triton_sam.repository.config import DECODER_IN_SESSION_VARIABLE, IF_POSSIBLE
@@ -40,7 +40,6 @@ from triton_sam.repository.folder import RepositoryModel
 from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.selection import select_models
 
-POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 3
 
 

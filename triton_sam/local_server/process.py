@@ -23,8 +23,8 @@ from triton_sam.local_server.probe import last_errors
 LOG_TAIL_BYTES = 64 * 1024
 SECONDS_BEYOND_GRACE = 60.0
 """Seconds for the supervisor itself, which needs almost none, except on an overloaded machine."""
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.05
-"""Seconds between two looks whether the server has ended."""
+POLL_SECONDS = 0.02
+"""Seconds between two looks whether the server is ready, or has ended."""
 
 
 class SupervisedTriton:
@@ -102,10 +102,8 @@ class SupervisedTriton:
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end. Return the exit status, or None if the server still runs after `timeout` seconds."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        pause = SHORTEST_PAUSE
         while self.exit_status is None and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            time.sleep(min(POLL_SECONDS, left))
         return self.exit_status
 
     def stop(self) -> None:

@@ -179,7 +179,6 @@ def test_metrics_of_gpus_are_those_of_triton():
 
 
 SCRAPED = 'timestamp(up{job="triton"}) and up{job="triton"} == 1'
-WAITED = "sum by (model) (triton_sam_waiting_seconds_sum) + sum by (model) (nv_inference_queue_duration_us) / 1e6"
 needs_prometheus = pytest.mark.skipif(PROGRAM is None, reason="no prometheus program (Debian: apt install prometheus)")
 
 
@@ -203,11 +202,11 @@ def crowded(tmp_path_factory):
 def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
     """The measure is the clock of the clients. Each click has three boxes, so that it waits for more than a second.
 
-    The session model that runs the decoder goes first, because Triton's own queues stay short under its load.
+    The session model that runs the decoder goes first, because Triton's own queues stay empty under its load.
     """
     from support.session_requests import CALLS, DECODES, click_together, upload_and_click
 
-    scaling, threshold = scaler(), float(scaler()["threshold"])
+    scaling = scaler()
     labels = {"namespace": "vision", "service": "sam-triton-sam"}
     with running_prometheus(crowded.metrics_url, tmp_path / "prometheus", labels) as prometheus:
         wait_until(lambda: prometheus.query('up{job="triton"} == 1'))
@@ -216,8 +215,7 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
         for model in (DECODES, CALLS):
             image_id = upload_and_click(crowded.grpc_url, model)
             wait_until(lambda model=model: (model, "image") in prometheus.query("triton_sam_request_seconds_count > 0"))
-            if ("TritonQueueIsLong", model) in prometheus.alerts():  # a paused server let the one request wait so long
-                assert prometheus.query(WAITED)[model,] > 0.9
+            assert ("TritonQueueIsLong", model) not in prometheus.alerts()
             if model == DECODES:
                 wait_until(lambda: prometheus.query(scaling["query"]))
                 assert prometheus.query(scaling["query"])[()] < 1
@@ -228,10 +226,10 @@ def test_panels_alert_and_scaler_see_twenty_waiting_clients(crowded, tmp_path):
             # Of this moment, however late they are computed: they forget after a minute. A scrape may fail: it has 1 s.
             ended = time.time() + 2
             end = eventually(lambda ended=ended: (at := prometheus.query(SCRAPED).get((), 0.0)) > ended and at)
-            assert prometheus.query(scaling["query"], end)[()] > threshold
+            assert prometheus.query(scaling["query"], end)[()] > float(scaling["threshold"])
             wait_until(lambda model=model: ("TritonQueueIsLong", model) in prometheus.alerts())
             if model == DECODES:
-                assert prometheus.query("sum(rate(nv_inference_queue_duration_us[1m])) / 1e6", end)[()] < threshold
+                assert prometheus.query("sum(rate(nv_inference_queue_duration_us[1m])) / 1e6", end)[()] < 1
 
             def panel(place: str, *key: str, at: float | None = end) -> float:
                 expression = queries()[f"panel {place}"].replace("$instance", ".*").replace("$model", ".*")

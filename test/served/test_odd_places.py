@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.conditions import PATIENCE
 from support.nginx_proxy import free_ports
 from support.programs import answers, running_program
 from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
@@ -169,7 +170,7 @@ def serving(installed: Installation, command: Sequence[str], url: str, **variabl
     with running_program(words, log, lambda: answers(url), env=environment) as process:
         yield
         process.terminate()
-        assert process.wait(120) in (0, -signal.SIGTERM), log.read_bytes()
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM), log.read_bytes()
 
 
 PLACES = [

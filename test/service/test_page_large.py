@@ -133,8 +133,8 @@ def test_objects_are_clicked_boxed_taken_back_and_saved(opened, slide_service):
             with page.page.expect_event("requestfinished", lambda request: request.url.endswith(ids[MAP])):
                 held.pop().continue_()
             page.page.evaluate("new Promise(requestAnimationFrame)")
-            assert page.page.evaluate("tritonSam.image.name") == "slide.tif"
-            assert page.page.evaluate(MASKS) == masks  # before the inner block ends, which lets all held requests go
+        assert page.page.evaluate("tritonSam.image.name") == "slide.tif"
+        assert page.page.evaluate(MASKS) == masks
     page.wait(f"{MASKS}.every(Boolean)")
     assert page.page.evaluate(MASKS)[:2] == masks[:2]
     assert len({route.request.post_data_json["scale"] for route in waiting}) == 1

@@ -14,6 +14,7 @@ from PIL import Image
 
 from triton_sam._common.bundle import bundled
 
+from .conditions import PATIENCE
 from .nginx_proxy import free_ports
 from .programs import answers, running_program
 
@@ -48,7 +49,7 @@ def served(clone: Path, log: Path, variables: Mapping[str, str], seconds: float)
     with running_program(command, log, lambda: answers(url), seconds, cwd=clone, env=environment) as script:
         yield int(ports["HTTP_PORT"])
         script.terminate()
-        assert script.wait(120) == 0, log.read_text()[-2000:]
+        assert script.wait(PATIENCE) == 0, log.read_text()[-2000:]
 
 
 def infer_example(clone: Path, port: int) -> Path:

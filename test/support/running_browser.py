@@ -115,11 +115,12 @@ class Page:
         def keep(route):
             held.append(route)
 
-        self.page.route(re.compile(pattern), keep)
+        urls = re.compile(pattern)
+        self.page.route(urls, keep)
         try:
             yield held
         finally:
-            self.page.unroute_all()
+            self.page.unroute(urls, keep)
             for route in held:
                 with contextlib.suppress(playwright.Error):  # the page has aborted this request
                     route.continue_()
